@@ -1,0 +1,134 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The name of an endpoint: it outlives restarts of what runs behind it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId {
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl EndpointId {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for EndpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Tells two lives of the same [`EndpointId`] apart: a pod's UID, or the address of an endpoint from a
+/// file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointUid(pub Arc<str>);
+
+/// One life of a model server: immutable facts, and the load this process has put on it.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub id: EndpointId,
+    pub uid: EndpointUid,
+    /// Where requests go.
+    pub address: SocketAddr,
+    pub labels: BTreeMap<String, String>,
+    load: Arc<EndpointLoad>,
+}
+
+impl Endpoint {
+    /// A new life, with nothing in flight.
+    pub fn new(id: EndpointId, uid: EndpointUid, address: SocketAddr, labels: BTreeMap<String, String>) -> Self {
+        Self { id, uid, address, labels, load: Arc::default() }
+    }
+
+    /// The same life with other labels: the load is shared, not copied.
+    #[must_use]
+    pub fn relabelled(&self, labels: BTreeMap<String, String>) -> Self {
+        Self {
+            id: self.id.clone(),
+            uid: self.uid.clone(),
+            address: self.address,
+            labels,
+            load: Arc::clone(&self.load),
+        }
+    }
+
+    /// The counters of this life. They outlive the endpoint's place in the pool, so that a late release
+    /// never touches a successor.
+    pub const fn load(&self) -> &Arc<EndpointLoad> {
+        &self.load
+    }
+}
+
+/// What this process has in flight on one endpoint.
+#[derive(Debug, Default)]
+pub struct EndpointLoad {
+    requests: AtomicU64,
+}
+
+impl EndpointLoad {
+    /// Requests in flight.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more request unless `limit` are in flight already; tells whether it did. Two callers can
+    /// never both take the last place.
+    pub fn try_book(&self, limit: u64) -> bool {
+        self.requests
+            .try_update(Ordering::AcqRel, Ordering::Relaxed, |requests| (requests < limit).then(|| requests + 1))
+            .is_ok()
+    }
+
+    /// Counts one request less. Pairs with one successful [`EndpointLoad::try_book`].
+    pub fn release(&self) {
+        let before = self.requests.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "released more requests than were booked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint::new(
+            EndpointId::new("default", "a"),
+            EndpointUid("1".into()),
+            "127.0.0.1:8000".parse().unwrap(),
+            BTreeMap::new(),
+        )
+    }
+
+    #[test]
+    fn the_last_place_is_taken_once() {
+        let load = EndpointLoad::default();
+        let booked: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..100).filter(|_| load.try_book(50)).count() as u64))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(booked, 50);
+        assert_eq!(load.requests(), 50);
+    }
+
+    #[test]
+    fn new_labels_keep_the_load() {
+        let first = endpoint();
+        assert!(first.load().try_book(1));
+        let relabelled = first.relabelled(BTreeMap::from([("role".into(), "decode".into())]));
+        assert_eq!(relabelled.load().requests(), 1);
+        first.load().release();
+        assert_eq!(relabelled.load().requests(), 0);
+    }
+
+    #[test]
+    fn prints_namespace_and_name() {
+        assert_eq!(endpoint().id.to_string(), "default/a");
+    }
+}

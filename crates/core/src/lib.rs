@@ -1,0 +1,22 @@
+//! The words of the domain, shared by every other crate.
+//!
+//! Nothing here does I/O, reads a clock on its own account or knows a protocol. The one exception is
+//! [`SystemClock`], the single place where the process reads the monotonic clock.
+
+mod attributes;
+mod drop_reason;
+mod endpoint;
+mod flow_key;
+mod headers;
+mod request;
+mod tasks;
+mod time;
+
+pub use attributes::{Attributes, Slot, SlotAllocator};
+pub use drop_reason::{DropReason, TerminationCause};
+pub use endpoint::{Endpoint, EndpointId, EndpointLoad, EndpointUid};
+pub use flow_key::{FlowKey, Priority};
+pub use headers::Headers;
+pub use request::{Api, Request, RequestId, TokenUsage};
+pub use tasks::{BoxFuture, Criticality, Spawn, Tasks};
+pub use time::{Clock, SystemClock, Time};
