@@ -1,0 +1,203 @@
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use sluice_core::Api;
+
+/// What a request body says that matters for picking an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestFields {
+    /// `model`, if it is a non-empty string.
+    pub model: Option<String>,
+    /// `stream` is the literal `true`.
+    pub stream: bool,
+    /// The bound on generated tokens: the first of the API's names for it that holds a whole number.
+    pub max_output_tokens: Option<u64>,
+}
+
+/// Why a request body was not understood. Never quotes the body.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    #[error("error unmarshaling request bodyMap: {what} at line {line} column {column}")]
+    Json { what: String, line: usize, column: usize },
+    #[error("error unmarshaling request bodyMap: the body is not a JSON object")]
+    NotAnObject,
+}
+
+/// Reads the body of a request of `api`. A passthrough body is not looked at.
+///
+/// Fields of an unexpected type count as absent, and of a repeated key the last counts: the model server is
+/// the judge of a request, not the picker.
+pub fn parse_request(api: Api, body: &[u8]) -> Result<RequestFields, ParseError> {
+    let max_tokens_names: &[&str] = match api {
+        Api::OpenAiChat => &["max_completion_tokens", "max_tokens"],
+        Api::OpenAiCompletions => &["max_tokens"],
+        Api::Passthrough => return Ok(RequestFields::default()),
+    };
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let fields = deserializer
+        .deserialize_any(ObjectVisitor { max_tokens_names })
+        .and_then(|fields| deserializer.end().map(|()| fields))
+        .map_err(|error| json_error(&error))?;
+    fields.ok_or(ParseError::NotAnObject)
+}
+
+fn json_error(error: &serde_json::Error) -> ParseError {
+    let (line, column) = (error.line(), error.column());
+    // The message of a syntax error is a fixed text followed by the position, which is a field of its own.
+    let text = error.to_string();
+    let what = text.split_once(" at line ").map_or(text.as_str(), |(what, _position)| what);
+    ParseError::Json { what: what.to_owned(), line, column }
+}
+
+/// Collects the known fields of an object; `None` for any other value.
+struct ObjectVisitor {
+    max_tokens_names: &'static [&'static str],
+}
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = Option<RequestFields>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = RequestFields::default();
+        // One bound per name, so that the order of names decides, not the order in the body.
+        let mut bounds = [None; 2];
+        while let Some(Key(key)) = map.next_key()? {
+            if key == "model" {
+                fields.model = match map.next_value()? {
+                    Scalar::Text(text) if !text.is_empty() => Some(text.into_owned()),
+                    _ => None,
+                };
+            } else if key == "stream" {
+                fields.stream = matches!(map.next_value()?, Scalar::Bool(true));
+            } else if let Some(index) = self.max_tokens_names.iter().position(|name| *name == key) {
+                bounds[index] = match map.next_value()? {
+                    Scalar::Whole(number) => Some(number),
+                    _ => None,
+                };
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        fields.max_output_tokens = bounds.into_iter().flatten().next();
+        Ok(Some(fields))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+}
+
+/// An object key, borrowed from the body unless it holds an escape.
+struct Key<'de>(Cow<'de, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Scalar::deserialize(deserializer)? {
+            Scalar::Text(text) => Ok(Self(text)),
+            _ => Ok(Self(Cow::Borrowed(""))),
+        }
+    }
+}
+
+/// A value of interest; everything else, arrays and objects among it, is `Other`.
+enum Scalar<'de> {
+    Text(Cow<'de, str>),
+    Bool(bool),
+    Whole(u64),
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Scalar<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ScalarVisitor)
+    }
+}
+
+struct ScalarVisitor;
+
+impl<'de> Visitor<'de> for ScalarVisitor {
+    type Value = Scalar<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Scalar::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Scalar::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Scalar::Bool(value))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Scalar::Whole(number))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(u64::try_from(number).map_or(Scalar::Other, Scalar::Whole))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        // 2^53: above it a float no longer tells whole numbers apart.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        if number.fract() == 0.0 && (0.0..=EXACT).contains(&number) {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and within 0..=2^53")]
+            return Ok(Scalar::Whole(number as u64));
+        }
+        Ok(Scalar::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Scalar::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;
