@@ -8,6 +8,14 @@
 //!                                                InFlight        RAII: dropped = released
 //! ```
 
+mod booking;
 mod discovery;
+mod endpoint_file;
+mod subset;
+mod table;
 
-pub use discovery::{Discovery, FileDiscovery};
+pub use booking::{Full, InFlight, Permit};
+pub use discovery::{Discovery, DiscoveryError, FileDiscovery};
+pub use endpoint_file::{EndpointFileError, EntryError, parse_endpoint_file};
+pub use subset::Subset;
+pub use table::{EndpointSpec, EndpointTable, Snapshot};

@@ -1,0 +1,128 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use sluice_core::{Endpoint, EndpointId, EndpointUid};
+
+/// What discovery says of one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    pub id: EndpointId,
+    pub uid: EndpointUid,
+    pub address: SocketAddr,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The endpoints of the pool at one moment, in a stable order. Never changes once made.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    endpoints: Vec<Arc<Endpoint>>,
+}
+
+impl Snapshot {
+    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
+        &self.endpoints
+    }
+}
+
+/// The present endpoints. One writer, discovery; any number of readers, who never wait and never see half a
+/// change.
+#[derive(Debug, Default)]
+pub struct EndpointTable {
+    current: ArcSwap<Snapshot>,
+}
+
+impl EndpointTable {
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Makes `specs` the whole pool. An endpoint with the id, uid and address it had keeps its life, and with it
+    /// what is in flight; any other starts a new one. Of specs with the same id the last counts.
+    pub fn replace(&self, specs: impl IntoIterator<Item = EndpointSpec>) {
+        let before = self.snapshot();
+        let known: BTreeMap<&EndpointId, &Arc<Endpoint>> =
+            before.endpoints.iter().map(|endpoint| (&endpoint.id, endpoint)).collect();
+        let wanted: BTreeMap<EndpointId, EndpointSpec> =
+            specs.into_iter().map(|spec| (spec.id.clone(), spec)).collect();
+        let endpoints = wanted
+            .into_values()
+            .map(|spec| {
+                let same_life = known.get(&spec.id).filter(|old| old.uid == spec.uid && old.address == spec.address);
+                match same_life {
+                    Some(old) if old.labels == spec.labels => Arc::clone(old),
+                    Some(old) => Arc::new(old.relabelled(spec.labels)),
+                    None => Arc::new(Endpoint::new(spec.id, spec.uid, spec.address, spec.labels)),
+                }
+            })
+            .collect();
+        self.current.store(Arc::new(Snapshot { endpoints }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, uid: &str, port: u16) -> EndpointSpec {
+        EndpointSpec {
+            id: EndpointId::new("default", name),
+            uid: EndpointUid(uid.into()),
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            labels: BTreeMap::new(),
+        }
+    }
+
+    fn named(table: &EndpointTable, name: &str) -> Arc<Endpoint> {
+        let snapshot = table.snapshot();
+        Arc::clone(snapshot.endpoints().iter().find(|endpoint| &*endpoint.id.name == name).unwrap())
+    }
+
+    #[test]
+    fn the_same_life_keeps_its_load_and_a_new_one_starts_at_zero() {
+        let table = EndpointTable::default();
+        table.replace([spec("a", "1", 1), spec("b", "1", 2), spec("c", "1", 3)]);
+        for name in ["a", "b", "c"] {
+            assert!(named(&table, name).load().try_book(10));
+        }
+
+        let labels = BTreeMap::from([("role".to_owned(), "decode".to_owned())]);
+        let relabelled = EndpointSpec { labels: labels.clone(), ..spec("a", "1", 1) };
+        table.replace([relabelled, spec("b", "2", 2), spec("c", "1", 4)]);
+        assert_eq!(named(&table, "a").load().requests(), 1);
+        assert_eq!(named(&table, "a").labels, labels);
+        assert_eq!(named(&table, "b").load().requests(), 0, "another uid is another life");
+        assert_eq!(named(&table, "c").load().requests(), 0, "another address is another life");
+    }
+
+    #[test]
+    fn a_late_release_does_not_touch_the_successor() {
+        let table = EndpointTable::default();
+        table.replace([spec("a", "1", 1)]);
+        let first = named(&table, "a");
+        assert!(first.load().try_book(10));
+        table.replace([spec("a", "2", 1)]);
+        assert!(named(&table, "a").load().try_book(10));
+        first.load().release();
+        assert_eq!(named(&table, "a").load().requests(), 1);
+    }
+
+    #[test]
+    fn readers_keep_the_snapshot_they_took() {
+        let table = EndpointTable::default();
+        table.replace([spec("a", "1", 1)]);
+        let old = table.snapshot();
+        table.replace([]);
+        assert_eq!(old.endpoints().len(), 1);
+        assert!(table.snapshot().endpoints().is_empty());
+    }
+
+    #[test]
+    fn of_a_repeated_id_the_last_counts_and_the_order_is_stable() {
+        let table = EndpointTable::default();
+        table.replace([spec("b", "1", 1), spec("a", "1", 2), spec("b", "1", 3)]);
+        let ports: Vec<u16> = table.snapshot().endpoints().iter().map(|endpoint| endpoint.address.port()).collect();
+        assert_eq!(ports, [2, 3]);
+    }
+}
