@@ -1,1 +1,40 @@
+//! Starts the real parts around and inside the product, for system tests and for the demo: Envoy, the picker,
+//! simulated model servers, and a model server that records what reaches it.
+//!
+//! Two rules hold for all of them. Ports are chosen by whoever binds them and read back, so that tests run side by
+//! side. And nothing outlives the process that started it, however that ends: see [`Process`].
 
+mod address;
+pub mod client;
+mod document;
+mod envoy;
+mod envoy_config;
+mod envoy_install;
+mod exposition;
+mod guardian;
+mod output;
+mod picker;
+mod picker_config;
+mod process;
+mod reply;
+mod simulator;
+mod stack;
+mod upstream;
+mod wait;
+pub mod workspace;
+
+pub use address::unused_address;
+pub use client::{Protocol, SseEvents};
+pub use envoy::Envoy;
+pub use envoy_config::{EnvoyConfig, Template};
+pub use envoy_install::envoy_binary;
+pub use exposition::{Exposition, Sample};
+pub use output::Output;
+pub use picker::Picker;
+pub use picker_config::{EndpointsFile, PickerConfig};
+pub use process::Process;
+pub use reply::Reply;
+pub use simulator::Simulator;
+pub use stack::Stack;
+pub use upstream::{RecordedRequest, RecordingUpstream, RequestBody, ResponseEnd};
+pub use wait::eventually;

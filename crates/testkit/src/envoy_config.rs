@@ -1,0 +1,132 @@
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::document::Document;
+use crate::workspace;
+
+const CONNECTION_MANAGER: &str =
+    "static_resources/listeners/[name=inference]/filter_chains/[0]/filters/[0]/typed_config";
+const PICKER: &str = "static_resources/clusters/[name=picker]";
+
+/// The configurations in `deploy/envoy/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// The picker sees whole requests and whole responses.
+    FullDuplex,
+    /// The picker sees whole requests; response bodies pass it by.
+    ResponseBypass,
+}
+
+impl Template {
+    pub const ALL: [Self; 2] = [Self::FullDuplex, Self::ResponseBypass];
+
+    pub fn path(self) -> PathBuf {
+        let name = match self {
+            Self::FullDuplex => "full-duplex.yaml",
+            Self::ResponseBypass => "response-bypass.yaml",
+        };
+        workspace::root().join("deploy/envoy").join(name)
+    }
+}
+
+/// An Envoy configuration made from a [`Template`]: the same in everything but the addresses and what a test changes
+/// on purpose.
+#[derive(Clone, Debug)]
+pub struct EnvoyConfig {
+    document: Document,
+}
+
+impl EnvoyConfig {
+    /// The template as it stands in the repository.
+    pub fn from_template(template: Template) -> Result<Self> {
+        let path = template.path();
+        let text = std::fs::read_to_string(&path)?;
+        Ok(Self { document: Document::parse(&path.display().to_string(), &text)? })
+    }
+
+    /// Every listener and the admin port on 127.0.0.1 with a port that the system chooses.
+    pub(crate) fn bind_anywhere(&mut self) -> Result<()> {
+        let anywhere = json!({"socket_address": {"address": "127.0.0.1", "port_value": 0}});
+        self.document.set("admin/address", anywhere.clone())?;
+        for listener in self.document.list("static_resources/listeners")? {
+            listener["address"] = anywhere.clone();
+        }
+        Ok(())
+    }
+
+    /// The pickers to ask, in place of the template's 127.0.0.1:9002.
+    pub fn set_pickers(&mut self, pickers: &[SocketAddr]) -> Result<()> {
+        let endpoints: Vec<Value> = pickers
+            .iter()
+            .map(|picker| {
+                json!({"endpoint": {"address": {"socket_address": {
+                    "address": picker.ip().to_string(), "port_value": picker.port(),
+                }}}})
+            })
+            .collect();
+        self.document.set(&format!("{PICKER}/load_assignment/endpoints/[0]/lb_endpoints"), endpoints)
+    }
+
+    /// Speaks plaintext to the picker.
+    pub fn without_tls(&mut self) -> Result<()> {
+        self.document.remove(PICKER, "transport_socket")
+    }
+
+    /// Takes the picker and the removal of the client's destination header out, so that the client's own
+    /// `x-gateway-destination-endpoint` decides.
+    pub fn without_picker(&mut self) -> Result<()> {
+        let filters = self.document.list(&format!("{CONNECTION_MANAGER}/http_filters"))?;
+        let before = filters.len();
+        filters.retain(|filter| filter["name"] == "envoy.filters.http.router");
+        if (before, filters.len()) != (3, 1) {
+            bail!("the template no longer has three HTTP filters of which the router is one");
+        }
+        Ok(())
+    }
+
+    /// Sets a field of the HTTP connection manager of the listener for clients.
+    pub fn set_connection_manager(&mut self, field: &str, value: impl Into<Value>) -> Result<()> {
+        self.document.set(&format!("{CONNECTION_MANAGER}/{field}"), value)
+    }
+
+    /// Sets a field of the ext_proc filter.
+    pub fn set_ext_proc(&mut self, field: &str, value: impl Into<Value>) -> Result<()> {
+        let filter = format!("{CONNECTION_MANAGER}/http_filters/[name=envoy.filters.http.ext_proc]/typed_config");
+        self.document.set(&format!("{filter}/{field}"), value)
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        self.document.write(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_differ_in_the_response_body_mode_only() {
+        let mut full_duplex = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
+        let bypass = EnvoyConfig::from_template(Template::ResponseBypass).unwrap();
+        assert_ne!(full_duplex.document.to_json(), bypass.document.to_json());
+        full_duplex.set_ext_proc("processing_mode/response_body_mode", "NONE").unwrap();
+        assert_eq!(full_duplex.document.to_json(), bypass.document.to_json());
+    }
+
+    #[test]
+    fn every_edit_finds_its_place_in_every_template() {
+        for template in Template::ALL {
+            let mut config = EnvoyConfig::from_template(template).unwrap();
+            config.bind_anywhere().unwrap();
+            config.set_pickers(&["127.0.0.1:4711".parse().unwrap()]).unwrap();
+            config.without_tls().unwrap();
+            config.set_connection_manager("delayed_close_timeout", "1s").unwrap();
+            let text = config.document.to_json();
+            assert!(text.contains("4711") && !text.contains("9002") && !text.contains("8081"), "{text}");
+            config.without_picker().unwrap();
+        }
+    }
+}

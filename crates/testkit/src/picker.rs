@@ -1,0 +1,102 @@
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::address::reachable;
+use crate::exposition::Exposition;
+use crate::process::Process;
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// A running `epp`.
+#[derive(Debug)]
+pub struct Picker {
+    process: Process,
+    addresses: Addresses,
+}
+
+/// Where it listens, as told in its log line `serving`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Addresses {
+    ext_proc: SocketAddr,
+    health: SocketAddr,
+    metrics: SocketAddr,
+}
+
+impl Picker {
+    /// Starts `program` with a configuration file and further `arguments`, on ports of its own, and waits until it
+    /// serves.
+    pub async fn start(program: &Path, config: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("--config-file").arg(config);
+        command.args(["--pool-name", "test-pool", "--pool-namespace", "test"]);
+        command.args(["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]);
+        command.args(arguments);
+        let process = Process::spawn("epp", &command)?;
+        let addresses = process.find_in_output(START_LIMIT, Addresses::in_log_line).await?;
+        Ok(Self { process, addresses })
+    }
+
+    /// The port that Envoy asks.
+    pub fn ext_proc(&self) -> SocketAddr {
+        self.addresses.ext_proc
+    }
+
+    /// The port of the gRPC health service.
+    pub fn health(&self) -> SocketAddr {
+        self.addresses.health
+    }
+
+    pub async fn metrics(&self) -> Result<Exposition> {
+        Exposition::scrape(&format!("http://{}/metrics", self.addresses.metrics)).await
+    }
+
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub fn process_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+impl Addresses {
+    fn in_log_line(line: &str) -> Option<Self> {
+        let entry: Value = serde_json::from_str(line).ok()?;
+        let fields = entry.get("fields").unwrap_or(&entry);
+        if fields.get("message")? != "serving" {
+            return None;
+        }
+        let address = |field: &str| Some(reachable(fields.get(field)?.as_str()?.parse().ok()?));
+        Some(Self { ext_proc: address("ext_proc")?, health: address("health")?, metrics: address("metrics")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_addresses_and_makes_them_reachable() {
+        let line = r#"{"level":"INFO","fields":{"message":"serving","ext_proc":"0.0.0.0:1","health":"127.0.0.1:2","metrics":"[::]:3"}}"#;
+        let expected = Addresses {
+            ext_proc: "127.0.0.1:1".parse().unwrap(),
+            health: "127.0.0.1:2".parse().unwrap(),
+            metrics: "127.0.0.1:3".parse().unwrap(),
+        };
+        assert_eq!(Addresses::in_log_line(line), Some(expected));
+    }
+
+    #[test]
+    fn other_lines_are_not_an_announcement() {
+        for line in
+            ["serving", r#"{"message":"serving"}"#, r#"{"fields":{"message":"starting","ext_proc":"0.0.0.0:1"}}"#]
+        {
+            assert_eq!(Addresses::in_log_line(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+use crate::envoy::Envoy;
+use crate::envoy_config::{EnvoyConfig, Template};
+use crate::picker::Picker;
+use crate::picker_config::{EndpointsFile, PickerConfig};
+
+/// A picker and an Envoy that asks it, over TLS as the templates have it.
+///
+/// ```text
+/// client ──> envoy ──> server-0, server-1, ...
+///              │ ext_proc
+///           picker <── endpoints.yaml
+/// ```
+#[derive(Debug)]
+pub struct Stack {
+    // Dropped in this order: the proxy first, so that it does not complain about its picker.
+    pub envoy: Envoy,
+    pub picker: Picker,
+    pub endpoints: EndpointsFile,
+    _dir: TempDir,
+}
+
+impl Stack {
+    /// Starts the picker `program` with `config/standalone.yaml` and these model servers, and Envoy with `template`.
+    pub async fn start(program: &Path, template: Template, servers: &[SocketAddr]) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("picker-").tempdir()?;
+        let endpoints = EndpointsFile::create(dir.path(), servers)?;
+        let config = dir.path().join("picker.json");
+        PickerConfig::standalone(endpoints.path())?.write(&config)?;
+        let picker = Picker::start(program, &config, &[]).await?;
+
+        let mut envoy_config = EnvoyConfig::from_template(template)?;
+        envoy_config.set_pickers(&[picker.ext_proc()])?;
+        let envoy = Envoy::start(&envoy_config).await?;
+        Ok(Self { envoy, picker, endpoints, _dir: dir })
+    }
+}
