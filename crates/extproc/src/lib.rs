@@ -1,1 +1,24 @@
+//! Envoy's external processing protocol.
+//!
+//! ```text
+//!  Envoy ─messages─> convert ─> Session::on_message ─> actions ──┬─ Route ──> Router
+//!    ^                             (pure)   ^                    ├─ Reply ──> convert ─> Envoy
+//!    │                                      └──── on_routed ─────┤
+//!    └── one gRPC stream = one HTTP request                      └─ End, Close
+//! ```
+//!
+//! [`Session`] decides and does nothing else: a message in, actions out. The service drives one session per
+//! stream, and the protocol's own types appear only there and in `convert`.
 
+mod action;
+mod convert;
+mod message;
+mod metrics;
+mod reject;
+mod reply;
+mod service;
+mod session;
+
+pub use metrics::Metrics;
+pub use reject::RefusalStyle;
+pub use service::{Service, ServiceSettings};

@@ -1,0 +1,168 @@
+//! Between the protocol's types and ours. Bodies are copied here once per direction, because the generated types
+//! own their bytes.
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue, HeaderValueOption, Metadata};
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode;
+use envoy_types::pb::envoy::service::ext_proc::v3::{
+    BodyMutation, BodyResponse, CommonResponse, GrpcStatus, HeaderMutation, HeadersResponse, ImmediateResponse,
+    ProcessingRequest, ProcessingResponse, ProtocolConfiguration, StreamedBodyResponse, TrailersResponse,
+    body_mutation, processing_request, processing_response,
+};
+use envoy_types::pb::envoy::r#type::v3::HttpStatus;
+use envoy_types::pb::google::protobuf::{ListValue, Struct, Value, value::Kind};
+use sluice_core::Headers;
+use sluice_data::Subset;
+
+use crate::message::{BodyMode, BodyModes, Inbound, Message};
+use crate::reject::ImmediateReply;
+use crate::reply::{Piece, Reply, RequestMutation};
+
+const DESTINATION: &str = "x-gateway-destination-endpoint";
+
+pub(crate) fn inbound(request: ProcessingRequest) -> Inbound {
+    let modes = request.protocol_config.as_ref().map(modes);
+    let subset = request.metadata_context.as_ref().and_then(subset);
+    Inbound { modes, subset, message: message(request.request) }
+}
+
+fn message(request: Option<processing_request::Request>) -> Message {
+    use processing_request::Request;
+    match request {
+        Some(Request::RequestHeaders(part)) => {
+            Message::RequestHeaders { headers: headers(part.headers), end_of_stream: part.end_of_stream }
+        }
+        Some(Request::RequestBody(part)) => {
+            Message::RequestBody { chunk: Bytes::from(part.body), end_of_stream: part.end_of_stream }
+        }
+        Some(Request::RequestTrailers(_)) => Message::RequestTrailers,
+        Some(Request::ResponseHeaders(part)) => {
+            Message::ResponseHeaders { headers: headers(part.headers), end_of_stream: part.end_of_stream }
+        }
+        Some(Request::ResponseBody(part)) => {
+            Message::ResponseBody { chunk: Bytes::from(part.body), end_of_stream: part.end_of_stream }
+        }
+        Some(Request::ResponseTrailers(_)) => Message::ResponseTrailers,
+        None => Message::Unknown,
+    }
+}
+
+/// A proxy fills either `raw_value` or `value`.
+fn headers(map: Option<HeaderMap>) -> Headers {
+    let lines = map.map(|map| map.headers).unwrap_or_default();
+    let mut headers = Headers::with_capacity(lines.len());
+    for HeaderValue { key, value, raw_value } in lines {
+        headers.push(&key, if raw_value.is_empty() { value.into_bytes() } else { raw_value });
+    }
+    headers
+}
+
+fn modes(config: &ProtocolConfiguration) -> BodyModes {
+    let mode = |number| match BodySendMode::try_from(number) {
+        Ok(BodySendMode::None) => BodyMode::None,
+        Ok(BodySendMode::Streamed) => BodyMode::Streamed,
+        Ok(BodySendMode::Buffered) => BodyMode::Buffered,
+        Ok(BodySendMode::BufferedPartial) => BodyMode::BufferedPartial,
+        Ok(BodySendMode::FullDuplexStreamed) => BodyMode::FullDuplex,
+        Ok(_) | Err(_) => BodyMode::Other,
+    };
+    BodyModes { request: mode(config.request_body_mode), response: mode(config.response_body_mode) }
+}
+
+/// The endpoints the gateway allows: a list of texts, or one text with commas. Anything else under the key allows
+/// none, since a hint that cannot be read must not open the whole pool.
+fn subset(metadata: &Metadata) -> Option<Subset> {
+    let hint = metadata.filter_metadata.get("envoy.lb.subset_hint")?;
+    let value = hint.fields.get("x-gateway-destination-endpoint-subset")?;
+    Some(match &value.kind {
+        Some(Kind::StringValue(text)) => Subset::parse([text.as_str()]),
+        Some(Kind::ListValue(ListValue { values })) => {
+            Subset::parse(values.iter().filter_map(|item| match &item.kind {
+                Some(Kind::StringValue(text)) => Some(text.as_str()),
+                _ => None,
+            }))
+        }
+        _ => Subset::default(),
+    })
+}
+
+pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
+    use processing_response::Response;
+    let mut dynamic_metadata = None;
+    let response = match reply {
+        Reply::RequestHeaders(mutation) => {
+            dynamic_metadata = Some(destination_metadata(&mutation.destination));
+            Response::RequestHeaders(HeadersResponse { response: Some(request_headers(mutation)) })
+        }
+        Reply::RequestBody(piece) => Response::RequestBody(streamed(piece)),
+        Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
+        Reply::ResponseHeaders => Response::ResponseHeaders(HeadersResponse {
+            response: Some(CommonResponse {
+                header_mutation: Some(HeaderMutation {
+                    set_headers: vec![set_header("x-went-into-resp-headers", b"true".to_vec())],
+                    remove_headers: Vec::new(),
+                }),
+                ..CommonResponse::default()
+            }),
+        }),
+        Reply::ResponseBody(piece) => Response::ResponseBody(streamed(piece)),
+        Reply::ResponseTrailers => Response::ResponseTrailers(TrailersResponse::default()),
+        Reply::Immediate(reply) => Response::ImmediateResponse(immediate(reply)),
+    };
+    ProcessingResponse { response: Some(response), dynamic_metadata, ..ProcessingResponse::default() }
+}
+
+fn request_headers(mutation: RequestMutation) -> CommonResponse {
+    let RequestMutation { destination, new_request_id, remove } = mutation;
+    let mut set_headers = vec![set_header(DESTINATION, destination.into_bytes())];
+    set_headers.extend(new_request_id.map(|id| set_header("x-request-id", id.into_bytes())));
+    CommonResponse {
+        clear_route_cache: true,
+        header_mutation: Some(HeaderMutation {
+            set_headers,
+            remove_headers: remove.into_iter().map(str::to_owned).collect(),
+        }),
+        ..CommonResponse::default()
+    }
+}
+
+/// Values go in `raw_value`: what is sent in `value` arrives empty.
+fn set_header(key: &str, raw_value: Vec<u8>) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue { key: key.to_owned(), value: String::new(), raw_value }),
+        ..HeaderValueOption::default()
+    }
+}
+
+/// `envoy.lb: {x-gateway-destination-endpoint: <destination>}`
+fn destination_metadata(destination: &str) -> Struct {
+    let text = Value { kind: Some(Kind::StringValue(destination.to_owned())) };
+    let inner = Struct { fields: [(DESTINATION.to_owned(), text)].into() };
+    let inner = Value { kind: Some(Kind::StructValue(inner)) };
+    Struct { fields: [("envoy.lb".to_owned(), inner)].into() }
+}
+
+fn streamed(piece: Piece) -> BodyResponse {
+    let Piece { bytes, end_of_stream } = piece;
+    let streamed = StreamedBodyResponse { body: bytes.into(), end_of_stream, ..StreamedBodyResponse::default() };
+    let mutation = BodyMutation { mutation: Some(body_mutation::Mutation::StreamedResponse(streamed)) };
+    BodyResponse { response: Some(CommonResponse { body_mutation: Some(mutation), ..CommonResponse::default() }) }
+}
+
+fn immediate(reply: ImmediateReply) -> ImmediateResponse {
+    let ImmediateReply { status, grpc_status, headers, body } = reply;
+    ImmediateResponse {
+        status: Some(HttpStatus { code: i32::from(status) }),
+        headers: Some(HeaderMutation {
+            set_headers: headers.into_iter().map(|(key, value)| set_header(key, value.into())).collect(),
+            remove_headers: Vec::new(),
+        }),
+        body: body.into_bytes(),
+        grpc_status: Some(GrpcStatus { status: u32::try_from(i32::from(grpc_status)).unwrap_or_default() }),
+        details: String::new(),
+    }
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

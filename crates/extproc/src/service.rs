@@ -1,0 +1,275 @@
+//! Drives one [`Session`] per stream.
+//!
+//! There is no task and no channel per stream: the reply stream itself reads what the proxy sends, so a request
+//! whose stream is dropped, by a reset or at shutdown, is cleaned up by the drop.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
+    ExternalProcessor, ExternalProcessorServer,
+};
+use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use sluice_core::{Clock, TerminationCause};
+use sluice_data::InFlight;
+use sluice_router::{Intent, Rejection, Routed, Router};
+use tonic::{Response, Status, Streaming};
+
+use crate::action::{Action, Close, Ending, Outcome};
+use crate::convert;
+use crate::message::InboundEnd;
+use crate::metrics::{Labels, Metrics, Running};
+use crate::reject::RefusalStyle;
+use crate::reply::Reply;
+use crate::session::{Session, SessionSettings};
+
+/// What the service is told at start.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceSettings {
+    /// A larger request body is refused with 413.
+    pub max_request_body: u64,
+    pub refusal_style: RefusalStyle,
+    /// Makes the ids of requests without one; different in every process.
+    pub id_seed: u64,
+}
+
+/// The external processor.
+#[derive(Clone, Debug)]
+pub struct Service(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    router: Arc<Router>,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    session_settings: SessionSettings,
+    next_id: AtomicU64,
+}
+
+impl Service {
+    pub fn new(router: Arc<Router>, clock: Arc<dyn Clock>, metrics: Metrics, settings: ServiceSettings) -> Self {
+        let ServiceSettings { max_request_body, refusal_style, id_seed } = settings;
+        let session_settings = SessionSettings { max_request_body, refusal_style };
+        let next_id = AtomicU64::new(id_seed);
+        Self(Arc::new(Shared { router, clock, metrics, session_settings, next_id }))
+    }
+
+    /// The gRPC service. `max_message` bounds one message from the proxy, in bytes.
+    pub fn into_server(self, max_message: usize) -> ExternalProcessorServer<Self> {
+        ExternalProcessorServer::new(self).max_decoding_message_size(max_message)
+    }
+}
+
+impl Shared {
+    /// A random UUID (version 4).
+    fn fresh_id(&self) -> String {
+        let mut rng = SmallRng::seed_from_u64(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (high, low) = (rng.next_u64(), rng.next_u64());
+        format!(
+            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+            high >> 32,
+            high >> 16 & 0xffff,
+            high & 0xfff,
+            low >> 48 & 0x3fff | 0x8000,
+            low & 0xffff_ffff_ffff,
+        )
+    }
+}
+
+type ReplyStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl ExternalProcessor for Service {
+    type ProcessStream = ReplyStream;
+
+    /// Returns with the first reply, not before: until gRPC response headers came, a proxy may still move the
+    /// request to another picker.
+    async fn process(
+        &self,
+        request: tonic::Request<Streaming<ProcessingRequest>>,
+    ) -> Result<Response<ReplyStream>, Status> {
+        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), request.into_inner()));
+        let Some(first) = driver.next_reply().await.transpose()? else {
+            return Ok(Response::new(Box::pin(stream::empty())));
+        };
+        let rest = stream::unfold(driver, |mut driver| async move {
+            let reply = driver.next_reply().await?;
+            Some((reply, driver))
+        });
+        Ok(Response::new(Box::pin(stream::iter([Ok(first)]).chain(rest))))
+    }
+}
+
+type Routing = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
+
+/// One stream: its session and everything the request holds.
+struct Driver {
+    shared: Arc<Shared>,
+    inbound: Streaming<ProcessingRequest>,
+    session: Session,
+    /// Scratch for what one step of the session asks for.
+    actions: Vec<Action>,
+    outbox: VecDeque<Reply>,
+    close: Option<Close>,
+    routing: Option<Routing>,
+    labels: Labels,
+    in_flight: Option<InFlight>,
+    running: Option<Running>,
+    ended: bool,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// What a stream waits for.
+#[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack; a box would cost every message")]
+enum Event {
+    Inbound(Result<Option<ProcessingRequest>, Status>),
+    Routed(Result<Routed, Rejection>),
+}
+
+impl Driver {
+    fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>) -> Self {
+        let session = Session::new(shared.session_settings);
+        Self {
+            shared,
+            inbound,
+            session,
+            actions: Vec::new(),
+            outbox: VecDeque::new(),
+            close: None,
+            routing: None,
+            labels: Labels::default(),
+            in_flight: None,
+            running: None,
+            ended: false,
+        }
+    }
+
+    /// The next message to the proxy; `None` is the clean end of a finished request. A panic on the way ends this
+    /// stream with an error, and no other.
+    async fn next_reply(&mut self) -> Option<Result<ProcessingResponse, Status>> {
+        match AssertUnwindSafe(self.advance()).catch_unwind().await {
+            Ok(reply) => reply,
+            Err(_panic) => {
+                self.end(Outcome::Terminated { cause: TerminationCause::Error, status: None });
+                self.outbox.clear();
+                self.close = Some(Close::Finished);
+                Some(Err(Status::internal("the picker failed on this request")))
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Option<Result<ProcessingResponse, Status>> {
+        loop {
+            if let Some(reply) = self.outbox.pop_front() {
+                return Some(Ok(convert::outbound(reply)));
+            }
+            match self.close {
+                Some(Close::Finished) => return None,
+                Some(Close::Failed(what)) => {
+                    self.close = Some(Close::Finished);
+                    return Some(Err(Status::unavailable(what)));
+                }
+                None => {}
+            }
+            match self.next_event().await {
+                Event::Inbound(Ok(Some(request))) => {
+                    let now = self.shared.clock.now();
+                    let inbound = convert::inbound(request);
+                    self.session.on_message(now, inbound, || self.shared.fresh_id(), &mut self.actions);
+                }
+                Event::Inbound(Ok(None)) => self.session.on_inbound_end(InboundEnd::HalfClosed, &mut self.actions),
+                Event::Inbound(Err(status)) => {
+                    tracing::debug!(%status, "the proxy's stream broke");
+                    self.session.on_inbound_end(InboundEnd::Failed, &mut self.actions);
+                }
+                Event::Routed(routed) => self.on_routed(routed),
+            }
+            self.act();
+        }
+    }
+
+    /// Messages come first: one of them may tell that the request is dead, and a dead request must not be placed.
+    async fn next_event(&mut self) -> Event {
+        let Self { inbound, routing, .. } = self;
+        tokio::select! {
+            biased;
+            message = inbound.message() => Event::Inbound(message),
+            routed = async { routing.as_mut().expect("guarded").await }, if routing.is_some() => Event::Routed(routed),
+        }
+    }
+
+    fn on_routed(&mut self, routed: Result<Routed, Rejection>) {
+        self.routing = None;
+        let result = match routed {
+            Ok(Routed { destination, in_flight }) => {
+                self.in_flight = in_flight;
+                self.running = Some(self.shared.metrics.placed(&self.labels));
+                Ok(destination)
+            }
+            Err(rejection) => Err(rejection.into()),
+        };
+        self.session.on_routed(result, &mut self.actions);
+    }
+
+    fn act(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Route(intent) => self.start_routing(intent),
+                Action::StopRouting => self.routing = None,
+                Action::Reply(reply) => self.outbox.push_back(reply),
+                Action::End(Ending { outcome, usage }) => {
+                    tracing::debug!(?outcome, ?usage, "request ended");
+                    self.end(outcome);
+                }
+                Action::Close(close) => self.close = Some(close),
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn start_routing(&mut self, intent: Intent) {
+        self.labels = self.shared.metrics.labels(&intent.request);
+        let router = Arc::clone(&self.shared.router);
+        self.routing = Some(Box::pin(async move { router.route(intent).await }));
+    }
+
+    /// Releases what the request holds, and counts it if it failed.
+    fn end(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.routing = None;
+        self.in_flight = None;
+        self.running = None;
+        let error_code = match outcome {
+            Outcome::Refused(code) => Some(code.as_str()),
+            Outcome::Terminated { status: Some(400..), .. } => Some("ModelServerError"),
+            Outcome::Terminated { cause: TerminationCause::Error, .. } => Some("Unknown"),
+            Outcome::Terminated { .. } => None,
+        };
+        if let Some(error_code) = error_code {
+            self.shared.metrics.failed(&self.labels, error_code);
+        }
+    }
+}
+
+/// The stream may be dropped at any time: the client left, or the process shuts down.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.end(Outcome::Terminated { cause: TerminationCause::ClientDisconnect, status: None });
+    }
+}
