@@ -1,1 +1,42 @@
-fn main() {}
+//! The project's commands, run as `cargo xtask <command>`.
+//!
+//! Each command is a module with its arguments and a function `run`. They are programs rather than scripts so that
+//! they share the code that starts Envoy, the picker and simulated model servers with the tests.
+
+mod console;
+mod demo;
+mod structure;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "The project's commands")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Sends chats through a real Envoy to simulated model servers and shows where each went
+    Demo(demo::Arguments),
+    /// Checks everything that a change must hold: format, structure, lints, licences, tests
+    Test,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Test => test::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            console::complain(format_args!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! `cargo xtask test`: everything that a change must hold, with a summary at the end.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use sluice_core::{Clock, SystemClock};
+use sluice_testkit::workspace;
+
+use crate::console::say;
+use crate::structure;
+
+const CARGO_DENY_VERSION: &str = "0.20.2";
+
+/// A check of the workspace at a path; returns what it has found to be right.
+type Step = fn(&Path) -> Result<String>;
+
+/// The steps in the order of how fast they fail.
+const STEPS: [(&str, Step); 5] = [
+    ("format", check_format),
+    ("structure", check_structure),
+    ("lints", check_lints),
+    ("licences", check_dependencies),
+    ("tests", run_tests),
+];
+
+/// Runs every step, also after one has failed, so that one run shows all there is to repair.
+pub(crate) fn run() -> Result<()> {
+    let root = workspace::root();
+    let clock = SystemClock::start();
+    let mut outcomes = Vec::new();
+    for (name, step) in STEPS {
+        say(format_args!("\n==== {name}"));
+        let started = clock.now();
+        let result = step(&root);
+        if let Err(error) = &result {
+            say(format_args!("{name} failed: {error:#}"));
+        }
+        outcomes.push((name, result, clock.now().saturating_since(started)));
+    }
+
+    say(format_args!("\n==== summary"));
+    for (name, result, took) in &outcomes {
+        say(format_args!("{}", SummaryLine { name, result, took: *took }));
+    }
+    let failed: Vec<&str> = outcomes.iter().filter(|(_, result, _)| result.is_err()).map(|(name, ..)| *name).collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join(", "))
+}
+
+struct SummaryLine<'a> {
+    name: &'a str,
+    result: &'a Result<String>,
+    took: Duration,
+}
+
+impl fmt::Display for SummaryLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verdict, detail) = match self.result {
+            Ok(detail) => ("ok", detail.clone()),
+            Err(error) => ("FAILED", error.to_string()),
+        };
+        write!(f, "{:<10} {verdict:<7} {:>6.1} s  {detail}", self.name, self.took.as_secs_f64())
+    }
+}
+
+fn check_format(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(["fmt", "--all", "--", "--check"]);
+    succeed(&mut command, "run `cargo fmt --all`")?;
+    Ok("rustfmt has nothing to change".to_owned())
+}
+
+fn check_structure(root: &Path) -> Result<String> {
+    let findings = structure::findings(root)?;
+    for finding in &findings {
+        say(format_args!("{finding}"));
+    }
+    if !findings.is_empty() {
+        bail!("{} rules are broken, see above", findings.len());
+    }
+    Ok("directions of crates, sizes of files".to_owned())
+}
+
+fn check_lints(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    succeed(&mut command, "see the warnings above")?;
+    Ok("no warning from clippy".to_owned())
+}
+
+fn check_dependencies(root: &Path) -> Result<String> {
+    let mut command = Command::new(cargo_deny(root)?);
+    command.current_dir(root).args(["--locked", "check", "bans", "licenses", "sources"]);
+    succeed(&mut command, "see deny.toml")?;
+    Ok("bans, licences and sources of dependencies".to_owned())
+}
+
+/// cargo-deny from the PATH, else from `target/tools`, where it is installed the first time.
+fn cargo_deny(root: &Path) -> Result<PathBuf> {
+    let probe = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if probe.is_ok_and(|status| status.success()) {
+        return Ok("cargo-deny".into());
+    }
+    let tools = workspace::target_dir()?.join("tools");
+    let program = tools.join("bin/cargo-deny");
+    if !program.is_file() {
+        say(format_args!("installing cargo-deny {CARGO_DENY_VERSION} into {}, once", tools.display()));
+        let mut command = cargo(root);
+        command.args(["install", "--locked", "--quiet", "--version", CARGO_DENY_VERSION, "--root"]);
+        command.arg(&tools).arg("cargo-deny");
+        succeed(&mut command, "installing cargo-deny needs the crates registry")?;
+    }
+    Ok(program)
+}
+
+fn run_tests(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("starting cargo")?;
+    let mut tally = Tally::default();
+    let mut output = BufReader::new(child.stdout.take().context("cargo has no standard output")?);
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line)? > 0 {
+        drop(std::io::stdout().lock().write_all(&line));
+        tally.count(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    let status = child.wait()?;
+    if !tally.failed_tests.is_empty() {
+        bail!("{tally}: {}", tally.failed_tests.join(", "));
+    }
+    if !status.success() {
+        bail!("cargo test: {status}, with {tally}");
+    }
+    Ok(tally.to_string())
+}
+
+/// What the test programs have reported, summed up.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    failed_tests: Vec<String>,
+}
+
+impl Tally {
+    fn count(&mut self, line: &str) {
+        let line = line.trim_end();
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failed_tests.push(name.to_owned());
+        }
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
+            return;
+        };
+        for count in counts.split("; ") {
+            let Some((number, what)) = count.split_once(' ') else { continue };
+            let Ok(number) = number.parse::<u64>() else { continue };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} ignored", self.passed, self.failed, self.ignored)
+    }
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.current_dir(root);
+    command
+}
+
+fn succeed(command: &mut Command, advice: &str) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).collect();
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        bail!("`{}` ended with {status}: {advice}", words.join(" "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tally_sums_all_test_programs_and_names_failures() {
+        let mut tally = Tally::default();
+        for line in [
+            "test queue::tests::holds ... ok\n",
+            "test queue::tests::drops ... FAILED\n",
+            "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
+            "test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.00s\n",
+        ] {
+            tally.count(line);
+        }
+        let failed_tests = vec!["queue::tests::drops".to_owned()];
+        assert_eq!(tally, Tally { passed: 43, failed: 1, ignored: 2, failed_tests });
+    }
+
+    #[test]
+    fn a_command_that_fails_is_named_with_advice() {
+        let message = succeed(Command::new("sh").args(["-c", "exit 4"]), "do better").unwrap_err().to_string();
+        assert!(message.contains("sh -c exit 4") && message.contains("do better"), "{message}");
+    }
+}
