@@ -45,6 +45,8 @@ impl Envoy {
         command.arg("--config-path").arg(&config_path);
         command.arg("--admin-address-path").arg(&admin_path);
         command.args(["--concurrency", &workers.to_string(), "--log-level", "warning"]);
+        // The access log comes in batches of 10 s otherwise, too late for a test that fails.
+        command.args(["--file-flush-interval-msec", "100"]);
         // Hot restart takes a number that is unique on the machine; nobody restarts here.
         command.arg("--disable-hot-restart");
         let mut process = Process::spawn("envoy", &command)?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -12,10 +13,10 @@ const LIMIT: Duration = Duration::from_secs(10);
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 
 /// Envoy without a picker: the client names the destination.
-async fn envoy_alone() -> Envoy {
-    let mut config = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
-    config.without_picker().unwrap();
-    Envoy::start(&config).await.unwrap()
+async fn envoy_alone() -> Result<Envoy> {
+    let mut config = EnvoyConfig::from_template(Template::FullDuplex)?;
+    config.without_picker()?;
+    Envoy::start(&config).await
 }
 
 #[test]
@@ -36,7 +37,7 @@ fn envoy_refuses_a_broken_file_by_name() {
 
 #[tokio::test]
 async fn requests_reach_the_upstream_unchanged_and_are_recorded() {
-    let envoy = envoy_alone().await;
+    let envoy = envoy_alone().await.unwrap();
     let upstream = RecordingUpstream::start(Reply::Echo).unwrap();
     for protocol in Protocol::ALL {
         let path = format!("/raw?by={protocol:?}");
@@ -54,7 +55,7 @@ async fn requests_reach_the_upstream_unchanged_and_are_recorded() {
 
 #[tokio::test]
 async fn a_reply_can_be_chosen_per_request() {
-    let envoy = envoy_alone().await;
+    let envoy = envoy_alone().await.unwrap();
     let upstream = RecordingUpstream::start(Reply::Echo).unwrap();
     for protocol in Protocol::ALL {
         let client = protocol.client().unwrap();
@@ -85,7 +86,7 @@ async fn a_reply_can_be_chosen_per_request() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_noticed_at_the_upstream() {
-    let envoy = envoy_alone().await;
+    let envoy = envoy_alone().await.unwrap();
     let upstream = RecordingUpstream::start(Reply::Events { count: 1000, pause_ms: 20 }).unwrap();
     for protocol in Protocol::ALL {
         let path = format!("/{protocol:?}");
@@ -100,7 +101,7 @@ async fn a_client_that_leaves_is_noticed_at_the_upstream() {
 
 #[tokio::test]
 async fn an_upstream_that_is_down_is_a_503_and_envoy_counts_it() {
-    let envoy = envoy_alone().await;
+    let envoy = envoy_alone().await.unwrap();
     let request = Protocol::Http1.client().unwrap().get(envoy.url("/"));
     let response = request.header(DESTINATION, unused_address().unwrap().to_string()).send().await.unwrap();
     assert_eq!(response.status(), 503);
