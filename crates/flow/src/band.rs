@@ -1,0 +1,227 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use slotmap::SlotMap;
+use sluice_core::Priority;
+
+use crate::config::{BandConfig, OTHER_TENANT};
+use crate::gate::Gate;
+use crate::heap::Heap;
+use crate::load::{EndpointKey, Load, Partitions, PerPartition};
+use crate::policy::{Fairness, Rank};
+use crate::ticket::{FlowId, Ticket};
+
+/// A map whose order is never looked at.
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
+
+/// Requests and bytes that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    pub requests: u64,
+    pub bytes: u64,
+}
+
+impl Waiting {
+    pub(crate) const fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    pub(crate) const fn sub(&mut self, bytes: u64) {
+        debug_assert!(self.requests > 0 && self.bytes >= bytes, "more was taken off than was put on");
+        self.requests = self.requests.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// Waiting work by the partitions it would weigh on.
+pub(crate) type Demand = PerPartition<Load>;
+
+/// One tenant's queue in one band.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) tenant: Arc<str>,
+    /// Queued tickets; parked ones are not among them.
+    pub(crate) queue: Heap<Rank>,
+    pub(crate) waiting: Waiting,
+    /// Queued and parked tickets that may use the whole pool.
+    pub(crate) demand: Demand,
+    /// Leases, granted and started.
+    pub(crate) in_flight: u64,
+    /// Tickets in any state.
+    pub(crate) tickets: u64,
+    /// It holds as many leases as it may: none of its tickets is dispatchable.
+    pub(crate) capped: bool,
+    /// What the fairness policy was last told.
+    head: Option<Rank>,
+}
+
+/// All flows of one priority.
+#[derive(Debug)]
+pub(crate) struct Band {
+    pub(crate) priority: Priority,
+    pub(crate) config: BandConfig,
+    pub(crate) gate: Gate,
+    /// What the usage limit says, even where a dry run does not apply it.
+    pub(crate) ceiling: f64,
+    pub(crate) flows: SlotMap<FlowId, Flow>,
+    by_tenant: Map<Arc<str>, FlowId>,
+    pub(crate) fairness: Box<dyn Fairness>,
+    max_in_flight_per_flow: u64,
+    /// Flows with a dispatchable head.
+    active: usize,
+    pub(crate) waiting: Waiting,
+    /// The demand of all flows that are not capped.
+    pub(crate) demand: Demand,
+    /// Waiting tickets that may use only some endpoints, by those endpoints.
+    pub(crate) hinted: BTreeMap<Arc<[EndpointKey]>, u64>,
+    /// Waiting tickets in the order of arrival; kept only where newcomers displace.
+    pub(crate) arrivals: BTreeMap<u64, Ticket>,
+    /// Tickets in any state.
+    pub(crate) tickets: u64,
+}
+
+impl Band {
+    pub(crate) fn new(priority: Priority, config: BandConfig) -> Self {
+        let fairness = config.fairness.new_band();
+        let max_in_flight_per_flow = config.fairness.max_in_flight_per_flow().unwrap_or(u64::MAX);
+        Self {
+            priority,
+            config,
+            gate: Gate::default(),
+            ceiling: 0.0,
+            flows: SlotMap::with_key(),
+            by_tenant: Map::default(),
+            fairness,
+            max_in_flight_per_flow,
+            active: 0,
+            waiting: Waiting::default(),
+            demand: Demand::default(),
+            hinted: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            tickets: 0,
+        }
+    }
+
+    /// The flow of `tenant`, made if need be; beyond `max_flows` all further tenants share one.
+    pub(crate) fn flow_of(&mut self, tenant: &Arc<str>, max_flows: usize) -> FlowId {
+        if let Some(&flow) = self.by_tenant.get(tenant) {
+            return flow;
+        }
+        if self.flows.len() < max_flows {
+            return self.add_flow(Arc::clone(tenant));
+        }
+        match self.by_tenant.get(OTHER_TENANT) {
+            Some(&other) => other,
+            None => self.add_flow(OTHER_TENANT.into()),
+        }
+    }
+
+    fn add_flow(&mut self, tenant: Arc<str>) -> FlowId {
+        let flow = self.flows.insert(Flow {
+            tenant: Arc::clone(&tenant),
+            queue: Heap::default(),
+            waiting: Waiting::default(),
+            demand: Demand::default(),
+            in_flight: 0,
+            tickets: 0,
+            capped: self.max_in_flight_per_flow == 0,
+            head: None,
+        });
+        self.fairness.add(flow, &tenant);
+        self.by_tenant.insert(tenant, flow);
+        flow
+    }
+
+    /// One ticket of `flow` has ended; a flow ends with its last one.
+    pub(crate) fn forget_ticket(&mut self, flow: FlowId) {
+        self.tickets -= 1;
+        self.flows[flow].tickets -= 1;
+        if self.flows[flow].tickets == 0
+            && let Some(gone) = self.flows.remove(flow)
+        {
+            self.by_tenant.remove(&gone.tenant);
+            self.fairness.remove(flow);
+        }
+    }
+
+    /// Tells the fairness policy about the flow's head, if it is another one than before.
+    pub(crate) fn sync_head(&mut self, flow: FlowId) {
+        let entry = &mut self.flows[flow];
+        let head = if entry.capped { None } else { entry.queue.peek().map(|(rank, _)| rank) };
+        if entry.head == head {
+            return;
+        }
+        match (entry.head, head) {
+            (None, Some(_)) => self.active += 1,
+            (Some(_), None) => self.active -= 1,
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        entry.head = head;
+        self.fairness.set_head(flow, head);
+    }
+
+    /// Some queued ticket is dispatchable.
+    pub(crate) const fn has_dispatchable(&self) -> bool {
+        self.active > 0
+    }
+
+    /// The flow holds one lease more (or less), which may bring it to its limit (or back).
+    pub(crate) fn count_lease(&mut self, flow: FlowId, delta: LeaseDelta) {
+        let entry = &mut self.flows[flow];
+        match delta {
+            LeaseDelta::Charged => entry.in_flight += 1,
+            LeaseDelta::Ended => entry.in_flight -= 1,
+        }
+        let capped = entry.in_flight >= self.max_in_flight_per_flow;
+        if capped == entry.capped {
+            return;
+        }
+        entry.capped = capped;
+        for (sum, part) in self.demand.iter_mut().zip(entry.demand) {
+            if capped { sum.sub(part) } else { sum.add(part) }
+        }
+        self.sync_head(flow);
+    }
+
+    /// One ticket that may use the whole pool begins (or ceases) to wait.
+    pub(crate) fn count_demand(&mut self, flow: FlowId, partitions: Partitions, load: Load, waits: bool) {
+        let entry = &mut self.flows[flow];
+        for partition in partitions.iter() {
+            let index = partition as usize;
+            let apply = |sum: &mut Load| if waits { sum.add(load) } else { sum.sub(load) };
+            apply(&mut entry.demand[index]);
+            if !entry.capped {
+                apply(&mut self.demand[index]);
+            }
+        }
+    }
+
+    /// Gives the band another fairness policy: its flows begin anew, with the leases they hold.
+    pub(crate) fn replace_fairness(&mut self) {
+        self.fairness = self.config.fairness.new_band();
+        self.max_in_flight_per_flow = self.config.fairness.max_in_flight_per_flow().unwrap_or(u64::MAX);
+        self.active = 0;
+        let flows: Vec<FlowId> = self.flows.keys().collect();
+        for flow in flows {
+            let entry = &mut self.flows[flow];
+            entry.head = None;
+            self.fairness.add(flow, &entry.tenant);
+            let capped = entry.in_flight >= self.max_in_flight_per_flow;
+            if capped != entry.capped {
+                entry.capped = capped;
+                for (sum, part) in self.demand.iter_mut().zip(entry.demand) {
+                    if capped { sum.sub(part) } else { sum.add(part) }
+                }
+            }
+            self.sync_head(flow);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseDelta {
+    Charged,
+    Ended,
+}

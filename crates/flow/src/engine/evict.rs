@@ -1,0 +1,403 @@
+//! The eviction plan: after every pass, which sheddable leases have to end so that waiting work of higher
+//! bands gets in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sluice_core::{Priority, Time};
+use smallvec::SmallVec;
+
+use super::Engine;
+use crate::config::{EvictionConfig, VictimOrder};
+use crate::effect::{Effect, RevokeCause};
+use crate::eviction::{Shortage, Slack, VictimKey, Weight, add, sub};
+use crate::invariant::check;
+use crate::item::{Item, Lease, Revoked, State};
+use crate::load::{EndpointKey, Load, Partitions};
+use crate::ticket::Ticket;
+
+/// What the plan knows while it goes down the bands.
+struct Plan {
+    config: EvictionConfig,
+    effective: Partitions,
+    /// L, by partition.
+    load: Weight,
+    /// Revocations that may still be issued.
+    quota: u64,
+    /// Free places of endpoints that hinted demand has been promised.
+    claims: BTreeMap<EndpointKey, u64>,
+}
+
+impl Engine {
+    pub(super) fn plan_evictions(&mut self) {
+        let Some(config) = self.config.eviction else { return };
+        if self.victims.is_empty() || self.pool.is_empty() || self.pool.saturation().is_stale() {
+            return;
+        }
+        let Some(first_gated) = (0..self.bands.len()).find(|&index| !self.gate_is_open(index)) else { return };
+        let mut load = self.pool.readings().map(|reading| reading.load);
+        sub(&mut load, &self.revocations.weight);
+        let limit = config.max_in_flight_revocations.unwrap_or(u64::MAX);
+        let quota = limit.saturating_sub(self.revocations.outstanding);
+        let effective = self.pool.effective();
+        let mut plan = Plan { config, effective, load, quota, claims: BTreeMap::new() };
+        for index in first_gated..self.bands.len() {
+            if plan.quota == 0 || self.victims.is_empty() {
+                return;
+            }
+            if self.bands[index].waiting.requests == 0 {
+                continue;
+            }
+            let slots = self.slots(index);
+            if plan.effective.iter().any(|partition| slots[partition as usize] == 0) {
+                continue;
+            }
+            self.plan_for_pool(&mut plan, index, &slots);
+            self.plan_for_endpoints(&mut plan, index, &slots);
+        }
+    }
+
+    fn slots(&mut self, index: usize) -> Weight {
+        let readings = *self.pool.readings();
+        let mut slots = Weight::default();
+        for partition in self.pool.effective().iter() {
+            let capacity = readings[partition as usize].capacity;
+            slots[partition as usize] = self.bands[index].gate.slots(partition, capacity);
+        }
+        slots
+    }
+
+    /// For the tickets that may use the whole pool.
+    fn plan_for_pool(&mut self, plan: &mut Plan, index: usize, slots: &Weight) {
+        let band = &self.bands[index];
+        let priority = band.priority;
+        let available = self.victims.total_below(victim_bound(priority));
+        let mut shortages: Vec<Shortage> = Vec::new();
+        for partition in plan.effective.iter() {
+            let at = partition as usize;
+            let demand = self.pool.saturation().weigh(band.demand[at]);
+            shortages.push(Shortage {
+                partition,
+                load: plan.load[at],
+                demand,
+                slots: slots[at],
+                // An end in a stage that the demand does not use would be no help to it.
+                available: if demand > 0 { available[at] } else { 0 },
+            });
+        }
+        let demanded = shortages.iter().any(|shortage| shortage.demand > 0);
+        if !demanded || shortages.iter().any(Shortage::is_hopeless) {
+            return;
+        }
+        let (chosen, freed) = self.choose_victims(plan, &shortages, priority);
+        for shortage in &shortages {
+            let at = shortage.partition as usize;
+            plan.load[at] = shortage.load_after(freed[at]);
+        }
+        for key in chosen {
+            self.revoke_for(plan, key, priority);
+        }
+    }
+
+    /// For the tickets that may use only some endpoints, each group against its own.
+    fn plan_for_endpoints(&mut self, plan: &mut Plan, index: usize, slots: &Weight) {
+        let priority = self.bands[index].priority;
+        let one = self.pool.saturation().weigh(Load::one(0)).max(1);
+        let groups: Vec<(Arc<[EndpointKey]>, u64)> =
+            self.bands[index].hinted.iter().map(|(targets, count)| (Arc::clone(targets), *count)).collect();
+        for (targets, count) in groups {
+            for _ in 0..count {
+                if plan.quota == 0 {
+                    return;
+                }
+                let fits = |load: &Weight| plan.effective.iter().all(|p| load[p as usize] < slots[p as usize]);
+                let free = targets.iter().copied().find(|key| {
+                    let claimed = plan.claims.get(key).copied().unwrap_or_default();
+                    self.pool.endpoint(*key).is_some_and(|state| state.free_soon() > claimed)
+                });
+                if let Some(key) = free
+                    && fits(&plan.load)
+                {
+                    *plan.claims.entry(key).or_default() += 1;
+                    for partition in self.pool.partitions_of(key).iter() {
+                        plan.load[partition as usize] += one;
+                    }
+                    continue;
+                }
+                let Some((key, at)) = self.first_victim_on(plan.config.victim_order, &targets, priority) else { break };
+                let mut after = plan.load;
+                sub(&mut after, &self.victims.weight(&key));
+                if !fits(&after) {
+                    break;
+                }
+                *plan.claims.entry(at).or_default() += 1;
+                self.revoke_for(plan, key, priority);
+            }
+        }
+    }
+
+    /// The first victim below `priority` among those that weigh on one of `targets`, and that endpoint.
+    fn first_victim_on(
+        &self,
+        order: VictimOrder,
+        targets: &[EndpointKey],
+        priority: Priority,
+    ) -> Option<(VictimKey, EndpointKey)> {
+        let bound = victim_bound(priority);
+        let on = |&key: &EndpointKey| {
+            let victims = self.pool.endpoint(key).map(|state| state.victims.iter());
+            victims.into_iter().flatten().map(move |victim| (*victim, key))
+        };
+        let below = targets.iter().flat_map(on).filter(|(victim, _)| victim.priority < bound);
+        match order {
+            VictimOrder::Newest | VictimOrder::MostSlack => below.min(),
+            VictimOrder::Cheapest => {
+                below.min_by_key(|(victim, key)| (victim.priority, self.sent(victim), *victim, *key))
+            }
+        }
+    }
+
+    /// The shortest prefix of the victim order that covers the shortages, as far as the quota goes, and what
+    /// it frees. A victim that would relieve none of them is passed over.
+    fn choose_victims(&self, plan: &Plan, shortages: &[Shortage], priority: Priority) -> (Vec<VictimKey>, Weight) {
+        let mut chosen = Vec::new();
+        let mut freed = Weight::default();
+        let lacks = |freed: &Weight, shortage: &Shortage| freed[shortage.partition as usize] < shortage.need();
+        // Tells whether to go on.
+        let mut consider = |(key, weight): (VictimKey, Weight)| {
+            if chosen.len() as u64 >= plan.quota || !shortages.iter().any(|shortage| lacks(&freed, shortage)) {
+                return false;
+            }
+            if shortages.iter().any(|s| lacks(&freed, s) && weight[s.partition as usize] > 0) {
+                add(&mut freed, &weight);
+                chosen.push(key);
+            }
+            true
+        };
+        for class in self.victims.classes_below(victim_bound(priority)) {
+            let go_on = match plan.config.victim_order {
+                VictimOrder::Newest | VictimOrder::MostSlack => class.into_iter().all(&mut consider),
+                VictimOrder::Cheapest => {
+                    let mut members: Vec<_> = class.collect();
+                    members.sort_by_cached_key(|(victim, _)| (self.sent(victim), *victim));
+                    members.into_iter().all(&mut consider)
+                }
+            };
+            if !go_on {
+                break;
+            }
+        }
+        (chosen, freed)
+    }
+
+    /// Bytes of the response that went to the client.
+    fn sent(&self, victim: &VictimKey) -> u64 {
+        let lease = self.items.get(victim.ticket).and_then(|item| match &item.state {
+            State::Started(lease) => Some(lease),
+            State::New | State::Queued | State::Granted { .. } | State::Parked => None,
+        });
+        let progress = lease.and_then(|lease| lease.progress.as_ref());
+        progress.map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    fn revoke_for(&mut self, plan: &mut Plan, key: VictimKey, demand: Priority) {
+        check!(self.violations, F10, key.priority < demand && key.priority.is_sheddable());
+        plan.quota -= 1;
+        let dry = self.config.dry_run.eviction;
+        let totals = self.totals.entry(demand).or_default();
+        if dry {
+            totals.would_revoke += 1;
+        } else {
+            totals.revocations += 1;
+        }
+        let overdue = (!dry).then(|| self.now.saturating_add(plan.config.confirmation_timeout));
+        self.mark_revoked(key.ticket, overdue);
+        if !dry {
+            let waiter = self.items[key.ticket].waiter;
+            self.effects.push_back(Effect::Revoke { ticket: key.ticket, waiter, cause: RevokeCause::Eviction });
+        }
+    }
+
+    fn mark_revoked(&mut self, ticket: Ticket, overdue: Option<Time>) {
+        let weight = self.weight(ticket);
+        self.delist_victim(ticket);
+        let Some(lease) = self.lease_mut(ticket) else { return };
+        lease.revoked = Some(Revoked { pending: true, weight, overdue });
+        for endpoint in endpoints_of(lease) {
+            self.pool.count_revoking(endpoint, |revoking| revoking + 1);
+        }
+        add(&mut self.revocations.weight, &weight);
+        self.revocations.outstanding += 1;
+        self.leases.revoked += 1;
+        if let Some(overdue) = overdue {
+            self.revocations.timers.insert((overdue, ticket));
+        }
+    }
+
+    /// The end of a revoked lease is no longer counted upon. Tells what was known of it, if it was.
+    fn settle_revocation(&mut self, ticket: Ticket) -> Option<Revoked> {
+        let lease = self.lease_mut(ticket)?;
+        let revoked = lease.revoked.as_mut().filter(|revoked| revoked.pending)?;
+        let settled = *revoked;
+        revoked.pending = false;
+        for endpoint in endpoints_of(lease) {
+            self.pool.count_revoking(endpoint, |revoking| revoking.saturating_sub(1));
+        }
+        sub(&mut self.revocations.weight, &settled.weight);
+        self.revocations.outstanding -= 1;
+        if let Some(overdue) = settled.overdue {
+            self.revocations.timers.remove(&(overdue, ticket));
+        }
+        Some(settled)
+    }
+
+    /// Lets revocations that are overdue hold nothing back any longer; tells whether there were any.
+    pub(super) fn time_out_revocations(&mut self) -> bool {
+        let before = self.revocation_stats.timed_out;
+        while let Some(&(overdue, ticket)) = self.revocations.timers.first()
+            && overdue <= self.now
+        {
+            self.settle_revocation(ticket);
+            self.revocation_stats.timed_out += 1;
+        }
+        self.revocation_stats.timed_out > before
+    }
+
+    /// The lease is about to end; if it was revoked, that is the confirmation.
+    pub(super) fn confirm_revocation(&mut self, ticket: Ticket) {
+        if self.settle_revocation(ticket).is_some_and(|revoked| revoked.overdue.is_some()) {
+            self.revocation_stats.confirmed += 1;
+        }
+        if self.lease_mut(ticket).is_some_and(|lease| lease.revoked.is_some()) {
+            self.leases.revoked -= 1;
+        }
+    }
+
+    /// A lease that was only said to be revoked may become a victim in earnest.
+    pub(super) fn forget_dry_revocation(&mut self, ticket: Ticket) {
+        if self.settle_revocation(ticket).is_some()
+            && let Some(lease) = self.lease_mut(ticket)
+        {
+            lease.revoked = None;
+            self.leases.revoked -= 1;
+        }
+    }
+
+    /// What the end of a started lease would take off each partition of the present pool.
+    fn weight(&self, ticket: Ticket) -> Weight {
+        let mut weight = Weight::default();
+        let Some(Item { state: State::Started(lease), .. }) = self.items.get(ticket) else { return weight };
+        for booking in &lease.bookings {
+            let units = self.pool.saturation().weigh(Load::one(booking.tokens));
+            for partition in self.pool.partitions_of(booking.endpoint).iter() {
+                weight[partition as usize] += units;
+            }
+        }
+        weight
+    }
+
+    pub(super) fn lease_mut(&mut self, ticket: Ticket) -> Option<&mut Lease> {
+        match &mut self.items.get_mut(ticket)?.state {
+            State::Started(lease) => Some(lease),
+            State::New | State::Queued | State::Granted { .. } | State::Parked => None,
+        }
+    }
+
+    /// Puts a started lease among the victims, if it may be one.
+    pub(super) fn enlist_victim(&mut self, ticket: Ticket) {
+        let Some(config) = self.config.eviction else { return };
+        let item = &self.items[ticket];
+        if !item.priority.is_sheddable() {
+            return;
+        }
+        let weight = self.weight(ticket);
+        let slack = match config.victim_order {
+            VictimOrder::Newest | VictimOrder::Cheapest => Slack::Unordered,
+            VictimOrder::MostSlack => {
+                let ordering = self.band_index(item.priority).map(|index| &self.bands[index].config.ordering);
+                ordering.and_then(|ordering| ordering.deadline(item.rank.key)).map_or(Slack::Endless, Slack::Until)
+            }
+        };
+        let priority = item.priority;
+        let Some(lease) = self.lease_mut(ticket) else { return };
+        if lease.revoked.is_some() || lease.victim.is_some() {
+            return;
+        }
+        if weight == Weight::default() {
+            // All its endpoints have left the pool: its end would help nobody.
+            return;
+        }
+        let key = VictimKey::new(priority, slack, lease.started, ticket);
+        lease.victim = Some(key);
+        let endpoints = endpoints_of(lease);
+        self.victims.insert(key, weight);
+        for endpoint in endpoints {
+            if let Some(state) = self.pool.endpoint_mut(endpoint) {
+                state.victims.insert(key);
+            }
+        }
+    }
+
+    pub(super) fn delist_victim(&mut self, ticket: Ticket) {
+        let Some(lease) = self.lease_mut(ticket) else { return };
+        let Some(key) = lease.victim.take() else { return };
+        let endpoints = endpoints_of(lease);
+        self.victims.remove(&key);
+        for endpoint in endpoints {
+            if let Some(state) = self.pool.endpoint_mut(endpoint) {
+                state.victims.remove(&key);
+            }
+        }
+    }
+
+    /// What the lease weighs has changed.
+    pub(super) fn reweigh(&mut self, ticket: Ticket) {
+        let weight = self.weight(ticket);
+        let Some(lease) = self.lease_mut(ticket) else { return };
+        if let Some(revoked) = lease.revoked.as_mut().filter(|revoked| revoked.pending) {
+            let before = std::mem::replace(&mut revoked.weight, weight);
+            sub(&mut self.revocations.weight, &before);
+            add(&mut self.revocations.weight, &weight);
+        }
+        self.delist_victim(ticket);
+        self.enlist_victim(ticket);
+    }
+
+    /// Weighs all victims and revoked leases anew, after the pool, the detector or the victim order changed.
+    pub(super) fn reweigh_all(&mut self) {
+        self.victims.clear();
+        let started = |(ticket, item): (Ticket, &Item)| matches!(item.state, State::Started(_)).then_some(ticket);
+        let tickets: Vec<Ticket> = self.items.iter().filter_map(started).collect();
+        for ticket in tickets {
+            self.reweigh(ticket);
+        }
+    }
+
+    /// Revokes every started lease, because the process is about to end.
+    pub(super) fn revoke_all(&mut self) {
+        let mut started: Vec<(u64, Ticket)> = Vec::new();
+        for (ticket, item) in &self.items {
+            if let State::Started(lease) = &item.state
+                && lease.revoked.is_none()
+            {
+                started.push((lease.started, ticket));
+            }
+        }
+        started.sort_unstable();
+        for (_, ticket) in started {
+            self.mark_revoked(ticket, None);
+            let waiter = self.items[ticket].waiter;
+            self.effects.push_back(Effect::Revoke { ticket, waiter, cause: RevokeCause::Shutdown });
+        }
+    }
+}
+
+fn endpoints_of(lease: &Lease) -> SmallVec<[EndpointKey; 2]> {
+    lease.bookings.iter().map(|booking| booking.endpoint).collect()
+}
+
+/// Victims have a priority below this.
+fn victim_bound(demand: Priority) -> Priority {
+    demand.min(Priority(0))
+}

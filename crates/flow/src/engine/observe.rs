@@ -1,0 +1,185 @@
+//! News from outside: another pool, other objectives, another configuration, the end.
+
+use std::sync::Arc;
+
+use sluice_core::Time;
+
+use super::Engine;
+use crate::config::{Config, WhenFull};
+use crate::effect::Outcome;
+use crate::item::{Item, State};
+use crate::load::EndpointKey;
+use crate::policy::Rank;
+use crate::signal::{PoolMember, Signal};
+use crate::ticket::Ticket;
+
+impl Engine {
+    /// Takes note of `signal` and does what follows from it.
+    pub fn observe(&mut self, now: Time, signal: Signal) {
+        self.advance(now);
+        match signal {
+            Signal::Pool(members) => self.replace_pool(members),
+            Signal::Desired(priorities) => {
+                self.desired = priorities;
+                self.provision_bands();
+            }
+            Signal::Reload(config) => self.reload(*config),
+            Signal::Drain => self.close(),
+            Signal::Shutdown => {
+                self.close();
+                self.revoke_all();
+            }
+        }
+        self.expire_due();
+        self.run();
+    }
+
+    fn replace_pool(&mut self, members: Vec<PoolMember>) {
+        let hinted: Vec<Ticket> = self.hinted.values().map(|(ticket, _)| *ticket).collect();
+        for &ticket in &hinted {
+            self.set_aside(ticket);
+        }
+        self.pool.replace(members);
+        self.reweigh_all();
+        for &ticket in &hinted {
+            self.take_up(ticket);
+        }
+        self.update_regime();
+        self.drop_unservable();
+    }
+
+    /// Ends the tickets that no endpoint of a pool with endpoints can serve, in the order of arrival.
+    fn drop_unservable(&mut self) {
+        if self.pool.is_empty() {
+            return;
+        }
+        let unservable = |&(_, item): &(Ticket, &Item)| {
+            item.is_waiting()
+                && (!self.pool.has_stages(item.required)
+                    || self.hinted.get(&item.rank.sequence).is_some_and(|(_, targets)| targets.is_empty()))
+        };
+        let mut tickets: Vec<(u64, Ticket)> =
+            self.items.iter().filter(unservable).map(|(ticket, item)| (item.rank.sequence, ticket)).collect();
+        tickets.sort_unstable();
+        for (_, ticket) in tickets {
+            self.drop_ticket(ticket, Outcome::EvictedNoEndpoints);
+        }
+    }
+
+    /// Ends the wait of a hinted ticket without ending it, for as long as its endpoints are worked out anew.
+    fn set_aside(&mut self, ticket: Ticket) {
+        let deadline = self.expiry.remove(&mut self.expiry_positions, ticket);
+        debug_assert!(deadline, "a waiting ticket has a deadline entry");
+        self.end_wait(ticket);
+    }
+
+    fn take_up(&mut self, ticket: Ticket) {
+        self.begin_wait(ticket);
+        self.push_deadline(ticket);
+    }
+
+    /// Closes admission.
+    fn close(&mut self) {
+        self.closed = true;
+        let mut waiting: Vec<(u64, Ticket)> = Vec::new();
+        for (ticket, item) in &self.items {
+            if item.is_waiting() {
+                waiting.push((item.rank.sequence, ticket));
+            }
+        }
+        waiting.sort_unstable();
+        for (_, ticket) in waiting {
+            self.drop_ticket(ticket, Outcome::EvictedOther);
+        }
+    }
+
+    fn reload(&mut self, config: Config) {
+        let old = std::mem::replace(&mut self.config, config);
+        if !Arc::ptr_eq(&old.usage_limit, &self.config.usage_limit) {
+            self.usage_limit = self.config.usage_limit.new_state();
+        }
+        if !Arc::ptr_eq(&old.detector, &self.config.detector) {
+            let charges = self.items.values().filter(|item| matches!(item.state, State::Granted { .. }));
+            let charges: Vec<_> = charges.map(|item| (item.stages.partitions(), item.tokens)).collect();
+            self.pool.replace_saturation(self.config.detector.new_state(), charges.into_iter());
+        }
+        self.provision_bands();
+        for index in 0..self.bands.len() {
+            self.reload_band(index);
+        }
+        self.index_arrivals();
+        self.rekey_deadlines();
+        let left_dry_run = old.dry_run.eviction && !self.config.dry_run.eviction;
+        // The victim order may be another, or eviction on or off.
+        let tickets: Vec<Ticket> = self.items.keys().collect();
+        for ticket in tickets {
+            self.delist_victim(ticket);
+            if left_dry_run {
+                self.forget_dry_revocation(ticket);
+            }
+        }
+        self.reweigh_all();
+    }
+
+    fn reload_band(&mut self, index: usize) {
+        let priority = self.bands[index].priority;
+        let config = self.config.band(priority).clone();
+        let old = std::mem::replace(&mut self.bands[index].config, config);
+        let band = &mut self.bands[index];
+        if !Arc::ptr_eq(&old.ordering, &band.config.ordering) {
+            self.rekey_band(index);
+        }
+        let band = &mut self.bands[index];
+        if !Arc::ptr_eq(&old.fairness, &band.config.fairness) {
+            band.replace_fairness();
+        }
+    }
+
+    /// Orders a band by its present policy.
+    fn rekey_band(&mut self, index: usize) {
+        let priority = self.bands[index].priority;
+        let of_band = |(ticket, item): (Ticket, &Item)| (item.priority == priority).then_some(ticket);
+        let tickets: Vec<Ticket> = self.items.iter().filter_map(of_band).collect();
+        for ticket in tickets {
+            let parked = matches!(self.items[ticket].state, State::Parked);
+            if parked {
+                self.set_aside(ticket);
+            }
+            let band = &self.bands[index];
+            let item = &self.items[ticket];
+            let budget = band.config.budgets(self.config.budgets).saturation;
+            let key = band.config.ordering.key(&item.ordering_facts(budget));
+            self.items[ticket].rank = Rank { key, ..item.rank };
+            if parked {
+                self.take_up(ticket);
+            }
+        }
+        let band = &mut self.bands[index];
+        let flows: Vec<_> = band.flows.keys().collect();
+        for flow in flows {
+            band.flows[flow].queue.rekey(&mut self.queue_positions, |ticket| self.items[ticket].rank);
+            band.sync_head(flow);
+        }
+    }
+
+    /// Keeps the order of arrival where newcomers displace, and only there.
+    fn index_arrivals(&mut self) {
+        for band in &mut self.bands {
+            band.arrivals.clear();
+        }
+        if self.config.when_full == WhenFull::Displace {
+            for (ticket, item) in &self.items {
+                if item.is_waiting()
+                    && let Ok(index) = self.bands.binary_search_by(|band| item.priority.cmp(&band.priority))
+                {
+                    self.bands[index].arrivals.insert(item.rank.sequence, ticket);
+                }
+            }
+        }
+    }
+
+    /// Whether `key` is in the present pool.
+    pub fn has_endpoint(&self, key: EndpointKey) -> bool {
+        self.pool.endpoint(key).is_some()
+    }
+}

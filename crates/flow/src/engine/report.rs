@@ -1,0 +1,105 @@
+//! What can be seen of the engine.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluice_core::Time;
+
+use super::Engine;
+use crate::item::State;
+use crate::stats::{BandStats, FlowStats, RevocationStats, Stats};
+use crate::ticket::FlowId;
+
+impl Engine {
+    /// A copy of the sizes, waits, ceilings and counts at `now`. Linear in what waits and what is in flight:
+    /// for a scrape, not for every request.
+    pub fn stats(&self, now: Time) -> Stats {
+        let Self {
+            now: _,
+            config: _,
+            items: _,
+            queue_positions: _,
+            expiry: _,
+            expiry_positions: _,
+            bands: _,
+            desired: _,
+            pool,
+            regime: _,
+            usage_limit: _,
+            ceilings_due: _,
+            band_views: _,
+            ceilings: _,
+            hinted: _,
+            victims: _,
+            revocations,
+            waiting,
+            leases,
+            sequence: _,
+            starts: _,
+            closed,
+            rate: _,
+            totals,
+            flattened_ceilings,
+            invalid_ttls,
+            revocation_stats,
+            effects: _,
+            violations,
+        } = self;
+        let saturation = pool.effective().iter().map(|part| (part, pool.readings()[part as usize].saturation()));
+        Stats {
+            waiting: *waiting,
+            bands: self.band_stats(now),
+            leases: *leases,
+            saturation: saturation.collect(),
+            effective_saturation: pool.worst(),
+            endpoints: pool.loads(),
+            totals: totals.clone(),
+            flattened_ceilings: *flattened_ceilings,
+            invalid_ttls: *invalid_ttls,
+            revocations: RevocationStats { outstanding: revocations.outstanding, ..*revocation_stats },
+            closed: *closed,
+            violations: *violations,
+        }
+    }
+
+    fn band_stats(&self, now: Time) -> Vec<BandStats> {
+        // The first arrival among what waits, by priority and flow; and how many of it are parked.
+        let mut oldest: BTreeMap<(i32, FlowId), Time> = BTreeMap::new();
+        let mut parked: BTreeMap<i32, u64> = BTreeMap::new();
+        for item in self.items.values().filter(|item| item.is_waiting()) {
+            let first = oldest.entry((item.priority.0, item.flow)).or_insert(item.arrival);
+            *first = (*first).min(item.arrival);
+            if matches!(item.state, State::Parked) {
+                *parked.entry(item.priority.0).or_default() += 1;
+            }
+        }
+        let bands = self.bands.iter().map(|band| {
+            let wait = |flow| {
+                let first = oldest.get(&(band.priority.0, flow));
+                first.map_or(Duration::ZERO, |first| now.saturating_since(*first))
+            };
+            let flows: Vec<FlowStats> = band
+                .flows
+                .iter()
+                .map(|(id, flow)| FlowStats {
+                    tenant: std::sync::Arc::clone(&flow.tenant),
+                    waiting: flow.waiting,
+                    oldest_wait: wait(id),
+                    in_flight: flow.in_flight,
+                })
+                .collect();
+            BandStats {
+                priority: band.priority,
+                waiting: band.waiting,
+                parked: parked.get(&band.priority.0).copied().unwrap_or_default(),
+                oldest_wait: flows.iter().map(|flow| flow.oldest_wait).max().unwrap_or_default(),
+                max_requests: band.config.max_requests,
+                max_bytes: band.config.max_bytes,
+                ceiling: band.ceiling,
+                gated: !band.gate.clone().is_open(self.pool.effective(), self.pool.readings()),
+                flows,
+            }
+        });
+        bands.collect()
+    }
+}

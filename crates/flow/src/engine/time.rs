@@ -1,0 +1,113 @@
+//! Deadlines: the clock moves, the regime changes, tickets run out of time.
+
+use sluice_core::Time;
+
+use super::{Engine, Regime};
+use crate::effect::Outcome;
+use crate::invariant::check;
+use crate::ticket::Ticket;
+
+impl Engine {
+    /// Does what is due at `now`: ends tickets whose time is over, lets overdue revocations hold nothing
+    /// back any longer, and runs a pass where a policy changed with time.
+    pub fn on_time(&mut self, now: Time) {
+        self.advance(now);
+        self.run();
+        check!(self.violations, F5, self.expiry.peek().is_none_or(|((deadline, _), _)| deadline > self.now));
+    }
+
+    /// When [`Engine::on_time`] has to be called at the latest; none while nothing waits for a time.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        let deadline = self.expiry.peek().map(|((deadline, _), _)| deadline).filter(|&deadline| deadline < Time::MAX);
+        let policies = [self.pool.saturation().next_change(), self.usage_limit.next_change()];
+        let fairness = self.bands.iter().filter_map(|band| band.fairness.next_change());
+        let due = deadline.into_iter().chain(self.revocations.next_overdue());
+        // A policy that names a time already past would keep the timer spinning.
+        let just_after = Time::from_nanos(self.now.as_nanos().saturating_add(1));
+        due.chain(policies.into_iter().flatten().chain(fairness).map(|time| time.max(just_after))).min()
+    }
+
+    /// Brings the engine to `now`; every verb begins with this, so that nothing overdue is ever granted.
+    pub(super) fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.expire_due();
+        let mut changed = self.time_out_revocations();
+        if self.pool.saturation().next_change().is_some_and(|time| time <= self.now) {
+            self.pool.advance(self.now);
+            changed = true;
+        }
+        if self.usage_limit.next_change().is_some_and(|time| time <= self.now) {
+            self.ceilings_due = true;
+            changed = true;
+        }
+        if changed {
+            self.run();
+        }
+    }
+
+    pub(super) fn expire_due(&mut self) {
+        while let Some(((deadline, _), ticket)) = self.expiry.peek()
+            && deadline <= self.now
+        {
+            self.expire(ticket);
+        }
+    }
+
+    /// Ends a waiting ticket whose time is over; the regime says what it waited for.
+    fn expire(&mut self, ticket: Ticket) {
+        let outcome = if self.regime.empty { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };
+        self.drop_ticket(ticket, outcome);
+    }
+
+    /// Has a waiting ticket end at its deadline; at once, if that has come.
+    pub(super) fn watch_deadline(&mut self, ticket: Ticket) {
+        let deadline = self.deadline(ticket);
+        if deadline <= self.now {
+            self.expire(ticket);
+        } else {
+            self.push_deadline(ticket);
+        }
+    }
+
+    pub(super) fn push_deadline(&mut self, ticket: Ticket) {
+        let deadline = self.deadline(ticket);
+        let sequence = self.items[ticket].rank.sequence;
+        self.expiry.push(&mut self.expiry_positions, (deadline, sequence), ticket);
+    }
+
+    /// The deadline under the present regime.
+    fn deadline(&self, ticket: Ticket) -> Time {
+        let item = &self.items[ticket];
+        let config = self.band_index(item.priority).map(|index| &self.bands[index].config);
+        let budgets = config.map_or(self.config.budgets, |config| config.budgets(self.config.budgets));
+        let Regime { empty, since } = self.regime;
+        let budget = if empty { budgets.no_endpoint } else { budgets.saturation };
+        let mut deadline = item.own_deadline();
+        if !budget.is_zero() {
+            deadline = deadline.min(item.arrival.max(since).saturating_add(budget));
+        }
+        if !budgets.saturation.is_zero() && !budgets.no_endpoint.is_zero() {
+            let both = item.arrival.saturating_add(budgets.saturation).saturating_add(budgets.no_endpoint);
+            deadline = deadline.min(both);
+        }
+        deadline
+    }
+
+    /// Computes every deadline anew, in linear time.
+    pub(super) fn rekey_deadlines(&mut self) {
+        let mut expiry = std::mem::take(&mut self.expiry);
+        let mut positions = std::mem::take(&mut self.expiry_positions);
+        expiry.rekey(&mut positions, |ticket| (self.deadline(ticket), self.items[ticket].rank.sequence));
+        self.expiry = expiry;
+        self.expiry_positions = positions;
+    }
+
+    /// Notes whether the pool has endpoints; a change begins another budget.
+    pub(super) fn update_regime(&mut self) {
+        let empty = self.pool.is_empty();
+        if empty != self.regime.empty {
+            self.regime = Regime { empty, since: self.now };
+            self.rekey_deadlines();
+        }
+    }
+}

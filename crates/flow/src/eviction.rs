@@ -1,0 +1,159 @@
+//! Who may be cut off for more urgent work, in which order, and what each end would free.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_core::{Priority, Time};
+
+use crate::load::{Partition, PerPartition};
+use crate::ticket::Ticket;
+
+/// The place of a lease among the victims: the smallest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct VictimKey {
+    pub(crate) priority: Priority,
+    slack: Reverse<u64>,
+    newest: Reverse<u64>,
+    pub(crate) ticket: Ticket,
+}
+
+impl VictimKey {
+    /// `deadline` orders only under `most-slack`, where none goes before every deadline.
+    pub(crate) fn new(priority: Priority, slack: Slack, started: u64, ticket: Ticket) -> Self {
+        let slack = match slack {
+            Slack::Unordered => 0,
+            Slack::Until(deadline) => deadline.as_nanos().min(u64::MAX - 1),
+            Slack::Endless => u64::MAX,
+        };
+        Self { priority, slack: Reverse(slack), newest: Reverse(started), ticket }
+    }
+}
+
+/// How long a victim could wait to be served again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slack {
+    /// The victim order does not ask.
+    Unordered,
+    Until(Time),
+    Endless,
+}
+
+/// What a lease's end takes off each partition.
+pub(crate) type Weight = PerPartition<u64>;
+
+/// Started leases with a negative priority that are not revoked.
+#[derive(Debug, Default)]
+pub(crate) struct Victims(BTreeMap<Priority, Class>);
+
+#[derive(Debug, Default)]
+struct Class {
+    members: BTreeMap<VictimKey, Weight>,
+    total: Weight,
+}
+
+impl Victims {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn insert(&mut self, key: VictimKey, weight: Weight) {
+        let class = self.0.entry(key.priority).or_default();
+        add(&mut class.total, &weight);
+        class.members.insert(key, weight);
+    }
+
+    pub(crate) fn remove(&mut self, key: &VictimKey) {
+        let Some(class) = self.0.get_mut(&key.priority) else { return };
+        if let Some(weight) = class.members.remove(key) {
+            sub(&mut class.total, &weight);
+        }
+        if class.members.is_empty() {
+            self.0.remove(&key.priority);
+        }
+    }
+
+    pub(crate) fn weight(&self, key: &VictimKey) -> Weight {
+        self.0.get(&key.priority).and_then(|class| class.members.get(key)).copied().unwrap_or_default()
+    }
+
+    /// What the ends of all victims below `priority` would take off.
+    pub(crate) fn total_below(&self, priority: Priority) -> Weight {
+        let mut sum = Weight::default();
+        for class in self.0.range(..priority).map(|(_, class)| class) {
+            add(&mut sum, &class.total);
+        }
+        sum
+    }
+
+    /// The victims below `priority`, class by class, each class in its order.
+    pub(crate) fn classes_below(
+        &self,
+        priority: Priority,
+    ) -> impl Iterator<Item = impl Iterator<Item = (VictimKey, Weight)>> {
+        self.0.range(..priority).map(|(_, class)| class.members.iter().map(|(key, weight)| (*key, *weight)))
+    }
+}
+
+pub(crate) fn add(sum: &mut Weight, part: &Weight) {
+    for (sum, part) in sum.iter_mut().zip(part) {
+        *sum = sum.saturating_add(*part);
+    }
+}
+
+pub(crate) fn sub(sum: &mut Weight, part: &Weight) {
+    for (sum, part) in sum.iter_mut().zip(part) {
+        *sum = sum.saturating_sub(*part);
+    }
+}
+
+/// Revocations under way.
+#[derive(Debug, Default)]
+pub(crate) struct Revocations {
+    /// What the ends of the revoked leases are expected to take off, overdue ones left out.
+    pub(crate) weight: Weight,
+    /// Revoked leases that have neither ended nor become overdue.
+    pub(crate) outstanding: u64,
+    /// When each outstanding one becomes overdue.
+    pub(crate) timers: BTreeSet<(Time, Ticket)>,
+}
+
+impl Revocations {
+    pub(crate) fn next_overdue(&self) -> Option<Time> {
+        self.timers.first().map(|(time, _)| *time)
+    }
+}
+
+/// Brings a band's demand under its ceiling in one partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortage {
+    pub(crate) partition: Partition,
+    /// L: what is in flight and not on its way out.
+    pub(crate) load: u64,
+    /// d: what waits.
+    pub(crate) demand: u64,
+    /// S: where the ceiling lies.
+    pub(crate) slots: u64,
+    /// a: what could be taken off at most.
+    pub(crate) available: u64,
+}
+
+impl Shortage {
+    pub(crate) const fn need(&self) -> u64 {
+        (self.load.saturating_add(self.demand)).saturating_sub(self.slots)
+    }
+
+    /// No number of victims opens the gate.
+    pub(crate) const fn is_hopeless(&self) -> bool {
+        self.load.saturating_sub(self.available) >= self.slots
+    }
+
+    /// The load once `freed` is off and the demand has filled what it may.
+    pub(crate) fn load_after(&self, freed: u64) -> u64 {
+        let load = self.load.saturating_sub(freed);
+        load + self.demand.min(self.slots.saturating_sub(load))
+    }
+}

@@ -1,0 +1,212 @@
+//! What can be chosen by configuration: the order inside a flow, the turn among flows, the ceiling of each
+//! band, and what "saturated" means.
+//!
+//! A policy that keeps state hands out a fresh state object, per band or per engine, when one is needed.
+//! The engine compares policies by identity: after a reload the state of a policy that is still the same
+//! object is carried over. State objects are called with the engine's lock held: they must not block, and
+//! their answers must depend on nothing but their arguments and earlier calls.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_core::{Priority, Time};
+
+use crate::load::{Load, Partition, Partitions};
+use crate::ticket::FlowId;
+
+/// Where a ticket stands inside its flow: the smaller, the sooner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OrderKey(pub u64);
+
+/// An [`OrderKey`] made unique by the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    pub key: OrderKey,
+    pub sequence: u64,
+}
+
+/// What an ordering may look at. It does not change while the ticket lives.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderingFacts {
+    /// When the ticket was submitted.
+    pub arrival: Time,
+    /// When the request's headers came.
+    pub received: Time,
+    /// The valid part of [`crate::TtlHeader`].
+    pub ttl: Option<Duration>,
+    /// The band's budget of time in the queue while the pool has endpoints; zero means no bound.
+    pub saturation_budget: Duration,
+    pub ttft: Option<Duration>,
+}
+
+/// Orders the tickets of one flow.
+pub trait OrderingPolicy: fmt::Debug + Send + Sync {
+    /// Called once per ticket, at submit; again only if a reload gives the band another ordering.
+    fn key(&self, facts: &OrderingFacts) -> OrderKey;
+
+    /// The deadline that `key` stands for, if keys of this ordering are deadlines and this one is finite.
+    fn deadline(&self, key: OrderKey) -> Option<Time> {
+        let _ = key;
+        None
+    }
+}
+
+/// Chooses among the flows of a band.
+pub trait FairnessPolicy: fmt::Debug + Send + Sync {
+    /// The state of one new band.
+    fn new_band(&self) -> Box<dyn Fairness>;
+
+    /// How many leases one flow may hold at once.
+    fn max_in_flight_per_flow(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The turns of one band's flows.
+pub trait Fairness: fmt::Debug + Send {
+    /// A flow came to be. Every other call about `flow` lies between this and [`Fairness::remove`].
+    fn add(&mut self, flow: FlowId, tenant: &Arc<str>);
+
+    /// The flow has no ticket left in any state.
+    fn remove(&mut self, flow: FlowId);
+
+    /// `head` is the first of the flow's dispatchable tickets; none if there is none now.
+    fn set_head(&mut self, flow: FlowId, head: Option<Rank>);
+
+    /// The flow whose head goes next; it must have one.
+    fn pick(&mut self, now: Time) -> Option<FlowId>;
+
+    /// A lease estimated at `cost` tokens was charged to the flow. `turn` tells that the flow had been
+    /// picked for it; otherwise the ticket went ahead because room appeared on one of its endpoints.
+    fn granted(&mut self, now: Time, flow: FlowId, cost: u64, turn: bool);
+
+    /// The lease ended before it was started: its turn counts for nothing.
+    fn refund(&mut self, flow: FlowId, cost: u64);
+
+    /// The started lease ended. `real` is what it turned out to cost; zero for evicted work.
+    fn settle(&mut self, now: Time, flow: FlowId, cost: u64, real: u64) {
+        let _ = (now, flow, cost, real);
+    }
+
+    /// When, without any other call, [`Fairness::pick`] would begin to choose differently.
+    fn next_change(&self) -> Option<Time> {
+        None
+    }
+}
+
+/// Chooses the ceiling of each band.
+pub trait UsageLimitPolicy: fmt::Debug + Send + Sync {
+    fn new_state(&self) -> Box<dyn UsageLimit>;
+}
+
+/// A band as a usage limit sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandView {
+    pub priority: Priority,
+    /// It is configured, named by an objective, or band 0; otherwise it lingers until it is empty.
+    pub provisioned: bool,
+}
+
+/// When ceilings have to be computed anew, beside [`UsageLimit::next_change`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refresh {
+    /// When the list of bands changes.
+    OnBands,
+    /// Before every pass and after each grant.
+    EachGrant,
+}
+
+pub trait UsageLimit: fmt::Debug + Send {
+    /// Writes one ceiling per band, in `0.0..=1.0`; `bands` is ordered from the highest priority down, and
+    /// `ceilings` must not rise along it: a rise is flattened and counted.
+    fn ceilings(&mut self, now: Time, bands: &[BandView], saturation: f64, ceilings: &mut [f64]);
+
+    fn refresh(&self) -> Refresh {
+        Refresh::OnBands
+    }
+
+    fn next_change(&self) -> Option<Time> {
+        None
+    }
+}
+
+/// Says how full the pool is.
+pub trait SaturationDetector: fmt::Debug + Send + Sync {
+    fn new_state(&self) -> Box<dyn Saturation>;
+}
+
+/// Saturation as a fraction in whole numbers of a unit that the detector chooses: `load / capacity`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub load: u64,
+    pub capacity: u64,
+}
+
+impl Reading {
+    /// Nothing to put load on counts as saturated.
+    #[expect(clippy::cast_precision_loss, reason = "loads beyond 2^53 do not occur")]
+    pub fn saturation(self) -> f64 {
+        if self.capacity == 0 { 1.0 } else { self.load as f64 / self.capacity as f64 }
+    }
+}
+
+/// The most that may be booked on one endpoint: a request may start there while both are above its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BookingLimit {
+    pub requests: u64,
+    pub tokens: u64,
+}
+
+impl BookingLimit {
+    pub const UNLIMITED: Self = Self { requests: u64::MAX, tokens: u64::MAX };
+
+    pub(crate) const fn has_room(self, load: Load) -> bool {
+        load.requests < self.requests && load.tokens < self.tokens
+    }
+}
+
+/// What a detector may know about an endpoint of the present pool.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointFacts {
+    pub partitions: Partitions,
+    /// The endpoint's own limit on concurrent requests, where it has one.
+    pub max_concurrency: Option<u64>,
+}
+
+/// The load of the pool, kept up by increments so that a reading costs the same however large the pool is.
+pub trait Saturation: fmt::Debug + Send {
+    /// Begins anew with these endpoints and what is booked on each; unstarted leases are carried on.
+    fn reset(&mut self, pool: &[(EndpointFacts, Load)]);
+
+    /// A lease was granted: until it starts it weighs on all partitions it might use.
+    fn charge(&mut self, partitions: Partitions, tokens: u64);
+
+    /// Takes back one [`Saturation::charge`].
+    fn discharge(&mut self, partitions: Partitions, tokens: u64);
+
+    /// What is booked on one endpoint changed.
+    fn load_changed(&mut self, endpoint: &EndpointFacts, before: Load, after: Load);
+
+    fn reading(&self, partition: Partition) -> Reading;
+
+    /// What `load` weighs in the unit of the readings.
+    fn weigh(&self, load: Load) -> u64;
+
+    fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit;
+
+    /// The readings rest on data too old to act upon: nothing is evicted for them.
+    fn is_stale(&self) -> bool {
+        false
+    }
+
+    /// When, without any other call, a reading would change.
+    fn next_change(&self) -> Option<Time> {
+        None
+    }
+
+    /// Brings the readings up to `now`.
+    fn advance(&mut self, now: Time) {
+        let _ = now;
+    }
+}

@@ -1,0 +1,370 @@
+//! The endpoints, what is booked on each, and who waits for room on one of them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sluice_core::{Endpoint, Priority};
+
+use crate::ask::Eligibility;
+use crate::band::Map;
+use crate::eviction::VictimKey;
+use crate::load::{EndpointKey, Load, Partition, Partitions, PerPartition, Stages};
+use crate::policy::{BookingLimit, EndpointFacts, Rank, Reading, Saturation};
+use crate::signal::PoolMember;
+use crate::ticket::Ticket;
+
+/// The order in which parked tickets are offered room: highest band, then lowest key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ParkRank {
+    pub(crate) priority: Reverse<Priority>,
+    pub(crate) rank: Rank,
+    pub(crate) ticket: Ticket,
+}
+
+#[derive(Debug)]
+pub(crate) struct EndpointState {
+    endpoint: Arc<Endpoint>,
+    facts: EndpointFacts,
+    limit: BookingLimit,
+    /// It is in the present pool; otherwise it is kept for the work it still does.
+    in_pool: bool,
+    /// Booked by started leases.
+    load: Load,
+    /// Kept for granted tickets.
+    reserved: Load,
+    parked: BTreeSet<ParkRank>,
+    /// Its entry in [`Pool::ready`].
+    ready: Option<ParkRank>,
+    /// Sheddable leases that weigh on it.
+    pub(crate) victims: BTreeSet<VictimKey>,
+    /// Leases on it that are revoked and have not ended, nor are overdue.
+    pub(crate) revoking: u64,
+}
+
+impl EndpointState {
+    fn has_room(&self) -> bool {
+        self.in_pool && self.limit.has_room(self.load.plus(self.reserved))
+    }
+
+    /// Places for requests that are free or about to be.
+    pub(crate) const fn free_soon(&self) -> u64 {
+        (self.limit.requests.saturating_add(self.revoking)).saturating_sub(self.load.requests + self.reserved.requests)
+    }
+
+    const fn is_idle(&self) -> bool {
+        self.load.requests == 0 && self.load.tokens == 0 && self.reserved.requests == 0
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    endpoints: Map<EndpointKey, EndpointState>,
+    /// The present pool in the order it was given.
+    present: Vec<EndpointKey>,
+    /// Partitions that have endpoints.
+    populated: Partitions,
+    /// Partitions the gate looks at.
+    effective: Partitions,
+    saturation: Box<dyn Saturation>,
+    readings: PerPartition<Reading>,
+    /// For each endpoint with room, the parked ticket it is offered to first.
+    ready: BTreeSet<(ParkRank, EndpointKey)>,
+}
+
+impl Pool {
+    pub(crate) fn new(saturation: Box<dyn Saturation>) -> Self {
+        Self {
+            endpoints: Map::default(),
+            present: Vec::new(),
+            populated: Partitions::NONE,
+            effective: Partitions::NONE,
+            saturation,
+            readings: PerPartition::default(),
+            ready: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.present.is_empty()
+    }
+
+    pub(crate) const fn effective(&self) -> Partitions {
+        self.effective
+    }
+
+    pub(crate) const fn readings(&self) -> &PerPartition<Reading> {
+        &self.readings
+    }
+
+    pub(crate) fn saturation(&self) -> &dyn Saturation {
+        &*self.saturation
+    }
+
+    /// The worst of the partitions the gate looks at; 1 for an empty pool.
+    pub(crate) fn worst(&self) -> f64 {
+        let readings = self.effective.iter().map(|partition| self.readings[partition as usize].saturation());
+        readings.reduce(f64::max).unwrap_or(1.0)
+    }
+
+    /// Every stage of `stages` has an endpoint.
+    pub(crate) const fn has_stages(&self, stages: Stages) -> bool {
+        let populated = self.populated;
+        (!stages.contains(crate::Stage::Prefill) || populated.contains(Partition::Prefill))
+            && (!stages.contains(crate::Stage::Decode) || populated.contains(Partition::Decode))
+    }
+
+    /// The endpoints of the present pool that `eligible` allows, in the order of the pool.
+    pub(crate) fn targets(&self, eligible: &dyn Eligibility) -> Arc<[EndpointKey]> {
+        let allowed = |key: &&EndpointKey| eligible.allows(&self.endpoints[*key].endpoint);
+        self.present.iter().filter(allowed).copied().collect()
+    }
+
+    pub(crate) fn endpoint(&self, key: EndpointKey) -> Option<&EndpointState> {
+        self.endpoints.get(&key).filter(|state| state.in_pool)
+    }
+
+    pub(crate) fn endpoint_mut(&mut self, key: EndpointKey) -> Option<&mut EndpointState> {
+        self.endpoints.get_mut(&key)
+    }
+
+    /// Changes how many leases on `key` are about to end.
+    pub(crate) fn count_revoking(&mut self, key: EndpointKey, change: impl FnOnce(u64) -> u64) {
+        if let Some(state) = self.endpoints.get_mut(&key) {
+            state.revoking = change(state.revoking);
+        }
+    }
+
+    /// The partitions that work on `key` weighs on; none once it has left the pool.
+    pub(crate) fn partitions_of(&self, key: EndpointKey) -> Partitions {
+        self.endpoint(key).map_or(Partitions::NONE, |state| state.facts.partitions)
+    }
+
+    /// Whether one more request may start on `key`, which `taken` of the same request already does, and
+    /// where `own_reservation` is kept for it. None if it is not in the pool.
+    pub(crate) fn may_book(&self, key: EndpointKey, taken: Load, own_reservation: Load) -> Option<bool> {
+        let state = self.endpoint(key)?;
+        let mut others = state.load.plus(state.reserved);
+        others.sub(own_reservation);
+        Some(state.limit.has_room(others.plus(taken)))
+    }
+
+    /// Puts the present pool in place of the old one. Parked tickets have to be parked anew.
+    pub(crate) fn replace(&mut self, members: Vec<PoolMember>) {
+        self.ready.clear();
+        for state in self.endpoints.values_mut() {
+            state.in_pool = false;
+            state.ready = None;
+            state.parked.clear();
+            state.victims.clear();
+        }
+        self.present.clear();
+        self.populated = Partitions::NONE;
+        for PoolMember { key, endpoint, stages, max_concurrency } in members {
+            let facts = EndpointFacts { partitions: stages.partitions(), max_concurrency };
+            let limit = self.saturation.booking_limit(&facts);
+            for partition in facts.partitions.iter() {
+                self.populated = self.populated.with(partition);
+            }
+            self.present.push(key);
+            self.endpoints
+                .entry(key)
+                .and_modify(|state| {
+                    state.endpoint = Arc::clone(&endpoint);
+                    state.facts = facts;
+                    state.limit = limit;
+                    state.in_pool = true;
+                })
+                .or_insert_with(|| EndpointState {
+                    endpoint,
+                    facts,
+                    limit,
+                    in_pool: true,
+                    load: Load::default(),
+                    reserved: Load::default(),
+                    parked: BTreeSet::new(),
+                    ready: None,
+                    victims: BTreeSet::new(),
+                    revoking: 0,
+                });
+        }
+        self.endpoints.retain(|_, state| state.in_pool || !state.is_idle());
+        self.effective = match (self.populated.contains(Partition::Prefill), self.populated.contains(Partition::Decode))
+        {
+            (false, false) => self.populated,
+            (prefill, decode) => {
+                let mut stages = Partitions::NONE;
+                if prefill {
+                    stages = stages.with(Partition::Prefill);
+                }
+                if decode {
+                    stages = stages.with(Partition::Decode);
+                }
+                stages
+            }
+        };
+        self.reset_saturation();
+    }
+
+    /// Measures with another detector. `charges` are the unstarted leases.
+    pub(crate) fn replace_saturation(
+        &mut self,
+        saturation: Box<dyn Saturation>,
+        charges: impl Iterator<Item = (Partitions, u64)>,
+    ) {
+        self.saturation = saturation;
+        for (partitions, tokens) in charges {
+            self.saturation.charge(partitions, tokens);
+        }
+        for state in self.endpoints.values_mut() {
+            state.limit = self.saturation.booking_limit(&state.facts);
+        }
+        self.reset_saturation();
+        for key in self.present.clone() {
+            self.refresh_ready(key);
+        }
+    }
+
+    fn reset_saturation(&mut self) {
+        let facts: Vec<_> = self.present.iter().map(|key| &self.endpoints[key]).map(|s| (s.facts, s.load)).collect();
+        self.saturation.reset(&facts);
+        self.refresh_readings();
+    }
+
+    pub(crate) fn advance(&mut self, now: sluice_core::Time) {
+        self.saturation.advance(now);
+        self.refresh_readings();
+    }
+
+    fn refresh_readings(&mut self) {
+        for partition in self.effective.iter() {
+            self.readings[partition as usize] = self.saturation.reading(partition);
+        }
+    }
+
+    pub(crate) fn charge(&mut self, stages: Stages, tokens: u64) {
+        self.saturation.charge(stages.partitions(), tokens);
+        self.refresh_readings();
+    }
+
+    pub(crate) fn discharge(&mut self, stages: Stages, tokens: u64) {
+        self.saturation.discharge(stages.partitions(), tokens);
+        self.refresh_readings();
+    }
+
+    /// Changes what is booked on one endpoint; an endpoint that has left the pool is forgotten once nothing
+    /// is.
+    pub(crate) fn change_load(&mut self, key: EndpointKey, change: impl FnOnce(&mut Load)) {
+        let Some(state) = self.endpoints.get_mut(&key) else {
+            debug_assert!(false, "load changed on an endpoint that was forgotten");
+            return;
+        };
+        let before = state.load;
+        change(&mut state.load);
+        if state.in_pool {
+            let (facts, after) = (state.facts, state.load);
+            self.saturation.load_changed(&facts, before, after);
+            self.refresh_readings();
+            self.refresh_ready(key);
+        } else if state.is_idle() {
+            self.endpoints.remove(&key);
+        }
+    }
+
+    pub(crate) fn reserve(&mut self, key: EndpointKey, load: Load) {
+        if let Some(state) = self.endpoints.get_mut(&key) {
+            state.reserved.add(load);
+            self.refresh_ready(key);
+        }
+    }
+
+    pub(crate) fn unreserve(&mut self, key: EndpointKey, load: Load) {
+        let Some(state) = self.endpoints.get_mut(&key) else { return };
+        state.reserved.sub(load);
+        if state.in_pool {
+            self.refresh_ready(key);
+        } else if state.is_idle() {
+            self.endpoints.remove(&key);
+        }
+    }
+
+    /// Lets a ticket wait for room on any of `targets`.
+    pub(crate) fn park(&mut self, targets: &[EndpointKey], rank: ParkRank) {
+        for &key in targets {
+            if let Some(state) = self.endpoints.get_mut(&key) {
+                state.parked.insert(rank);
+                self.refresh_ready(key);
+            }
+        }
+    }
+
+    pub(crate) fn unpark(&mut self, targets: &[EndpointKey], rank: ParkRank) {
+        for &key in targets {
+            if let Some(state) = self.endpoints.get_mut(&key) {
+                state.parked.remove(&rank);
+                self.refresh_ready(key);
+            }
+        }
+    }
+
+    /// The parked ticket of `priority` that goes first among those for which there is room, and the endpoint
+    /// that has it. `admits` may pass over tickets.
+    pub(crate) fn ready_ticket(
+        &self,
+        priority: Priority,
+        mut admits: impl FnMut(Ticket) -> bool,
+    ) -> Option<(Ticket, EndpointKey)> {
+        // The entries are the first of each endpoint. If one is passed over, a later one of the same
+        // endpoint may stand before the next entry, so the best is sought among all of them.
+        let of_band = |rank: &&ParkRank| rank.priority == Reverse(priority);
+        let mut best: Option<(ParkRank, EndpointKey)> = None;
+        for &(first, key) in &self.ready {
+            if first.priority > Reverse(priority) || best.is_some_and(|(rank, _)| rank < first) {
+                break;
+            }
+            let parked = &self.endpoints[&key].parked;
+            let candidate = parked.iter().skip_while(|rank| rank.priority < Reverse(priority)).take_while(of_band);
+            let found = candidate.copied().find(|rank| admits(rank.ticket)).map(|rank| (rank, key));
+            best = best.into_iter().chain(found).min();
+        }
+        best.map(|(rank, key)| (rank.ticket, key))
+    }
+
+    fn refresh_ready(&mut self, key: EndpointKey) {
+        let Some(state) = self.endpoints.get_mut(&key) else { return };
+        if state.parked.is_empty() && state.ready.is_none() {
+            return;
+        }
+        let ready = if state.has_room() { state.parked.first().copied() } else { None };
+        if state.ready == ready {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut state.ready, ready) {
+            self.ready.remove(&(old, key));
+        }
+        if let Some(new) = ready {
+            self.ready.insert((new, key));
+        }
+    }
+
+    /// What is booked per endpoint, by key.
+    pub(crate) fn loads(&self) -> BTreeMap<EndpointKey, EndpointStats> {
+        let stats = |state: &EndpointState| EndpointStats {
+            in_pool: state.in_pool,
+            load: state.load,
+            reserved: state.reserved,
+            limit: state.limit,
+        };
+        self.endpoints.iter().map(|(&key, state)| (key, stats(state))).collect()
+    }
+}
+
+/// One endpoint in [`crate::Stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointStats {
+    pub in_pool: bool,
+    pub load: Load,
+    /// Kept for granted tickets that had been parked.
+    pub reserved: Load,
+    pub limit: BookingLimit,
+}

@@ -1,0 +1,31 @@
+use std::sync::Arc;
+
+use sluice_core::Endpoint;
+
+use crate::config::{Config, DesiredPriorities};
+use crate::load::{EndpointKey, Stages};
+
+/// News from outside.
+#[derive(Debug)]
+pub enum Signal {
+    /// The whole pool as it is now. A key that is gone never comes back.
+    Pool(Vec<PoolMember>),
+    /// The priorities that objectives name now.
+    Desired(DesiredPriorities),
+    /// Another configuration. Smaller limits drop nobody.
+    Reload(Box<Config>),
+    /// Admission closes: waiting requests end at once and new ones are refused; started ones go on.
+    Drain,
+    /// As [`Signal::Drain`], and every started request is revoked.
+    Shutdown,
+}
+
+/// An endpoint of the present pool.
+#[derive(Clone, Debug)]
+pub struct PoolMember {
+    pub key: EndpointKey,
+    pub endpoint: Arc<Endpoint>,
+    pub stages: Stages,
+    /// The endpoint's own limit on concurrent requests, in place of the detector's.
+    pub max_concurrency: Option<u64>,
+}
