@@ -1,1 +1,86 @@
+//! The EndpointPickerConfig: from text to the parts it describes, or to everything that is wrong with it.
+//!
+//! ```text
+//!          parse              decode           resolve           assemble
+//! Source ─────────> Document ───────> raw ──────────> resolved ──────────> Assembled
+//!                      │                │                │        plugins      │
+//!                      └────────────────┴────────────────┴─────────────────────┴──> Diagnostics
+//! ```
+//!
+//! * *raw* is what is written, *resolved* has every name bound and every default of a setting, *assembled* is
+//!   what the process runs on.
+//! * A mistake does not end a step: what it leaves is looked at too, so that one start shows all mistakes.
+//! * Plugins come from a list that the caller passes in. This crate knows none.
 
+mod assemble;
+mod catalog;
+mod diagnostics;
+mod document;
+mod go_duration;
+mod plugin;
+mod quantity;
+mod raw;
+mod resolve;
+pub mod settings;
+mod source;
+mod suggest;
+mod weight;
+
+use std::sync::Arc;
+
+use sluice_data::Discovery;
+use sluice_schedule::Scheduler;
+
+pub use diagnostics::{Diagnostic, Diagnostics, Position, Severity};
+pub use go_duration::{GoDuration, GoDurationError, Timeout};
+pub use plugin::{BuildContext, BuildError, Plugin, PluginType, Roles, Stability};
+pub use quantity::{ByteSize, Count, Quantity, QuantityError};
+pub use settings::Settings;
+pub use source::Source;
+
+/// What a configuration cannot decide by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Plugin types of stability [`Stability::Alpha`] may be used.
+    pub allow_experimental_plugins: bool,
+}
+
+/// What the process runs on.
+#[derive(Debug)]
+pub struct Assembled {
+    pub scheduler: Scheduler,
+    /// Where the endpoints come from if not from Kubernetes.
+    pub discovery: Option<Discovery>,
+    pub settings: Settings,
+    /// In the order of the text.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads `source` and builds what it describes of the plugin types in `registry`.
+///
+/// On failure the diagnostics hold at least one error, and the warnings as well.
+pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Result<Assembled, Diagnostics> {
+    let mut diagnostics = Diagnostics::new(Arc::clone(&source.name));
+    let assembled = read(source, registry, options, &mut diagnostics);
+    diagnostics.sort();
+    match assembled {
+        Some((parts, settings)) if !diagnostics.has_errors() => {
+            let assemble::Parts { scheduler, discovery } = parts;
+            Ok(Assembled { scheduler, discovery, settings, warnings: diagnostics.into_list() })
+        }
+        _ => Err(diagnostics),
+    }
+}
+
+fn read(
+    source: &Source,
+    registry: &[PluginType],
+    options: &Options,
+    diagnostics: &mut Diagnostics,
+) -> Option<(assemble::Parts, Settings)> {
+    let document = document::Document::parse(&source.text, diagnostics)?;
+    let resolved = resolve::resolve(&document, registry, diagnostics)?;
+    let allow_experimental = options.allow_experimental_plugins;
+    let parts = assemble::assemble(&resolved, &document, registry, allow_experimental, diagnostics)?;
+    Some((parts, resolved.settings))
+}

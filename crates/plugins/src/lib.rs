@@ -1,1 +1,30 @@
+//! Every built-in plugin, one file each. They use nothing but the public traits, so a plugin from elsewhere
+//! can do whatever these can.
 
+mod active_request_scorer;
+mod file_discovery;
+mod max_endpoints;
+mod max_score_picker;
+mod random_picker;
+mod single_profile_handler;
+#[cfg(test)]
+mod testing;
+
+use sluice_config::PluginType;
+
+use crate::active_request_scorer::ActiveRequestScorer;
+use crate::file_discovery::FileDiscoveryPlugin;
+use crate::max_score_picker::MaxScorePicker;
+use crate::random_picker::RandomPicker;
+use crate::single_profile_handler::SingleProfileHandler;
+
+/// The plugin types that a configuration can name.
+pub const BUILTIN: &[PluginType] = &[
+    // scheduling
+    PluginType::of::<ActiveRequestScorer>(),
+    PluginType::of::<MaxScorePicker>(),
+    PluginType::of::<RandomPicker>(),
+    PluginType::of::<SingleProfileHandler>(),
+    // endpoints
+    PluginType::of::<FileDiscoveryPlugin>(),
+];

@@ -1,0 +1,178 @@
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// A place in a text: line and column from 1, the column in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    pub line: u32,
+    pub column: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The configuration cannot be used.
+    Error,
+    /// It can, but part of it does not do what its author may think.
+    Warning,
+}
+
+/// One thing that is wrong with a configuration, and where.
+///
+/// Prints as one line: `file:line:column: path: message, did you mean "x"?; hint`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    /// The name of the text, usually a file.
+    pub source: Arc<str>,
+    pub position: Position,
+    /// The setting, such as `plugins[2].parameters.path`; empty for the text as a whole.
+    pub path: String,
+    /// What is wrong; quotes the offending text.
+    pub message: String,
+    /// What may have been meant instead.
+    pub suggestion: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// A setting: where it stands and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) position: Position,
+    pub(crate) path: String,
+}
+
+/// A remark before it is bound to a place.
+#[derive(Clone, Debug)]
+pub(crate) struct Remark {
+    message: String,
+    suggestion: Option<String>,
+    hint: Option<String>,
+}
+
+impl Remark {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), suggestion: None, hint: None }
+    }
+
+    pub(crate) fn suggest(mut self, suggestion: Option<impl Into<String>>) -> Self {
+        self.suggestion = suggestion.map(Into::into);
+        self
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl<T: Into<String>> From<T> for Remark {
+    fn from(message: T) -> Self {
+        Self::new(message)
+    }
+}
+
+/// Everything there is to say about one configuration: mistakes and warnings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostics {
+    source: Arc<str>,
+    list: Vec<Diagnostic>,
+    errors: usize,
+}
+
+impl Diagnostics {
+    /// No more errors than this are kept.
+    pub(crate) const MAX_ERRORS: usize = 100;
+
+    pub(crate) const fn new(source: Arc<str>) -> Self {
+        Self { source, list: Vec::new(), errors: 0 }
+    }
+
+    pub(crate) fn error(&mut self, place: Place, remark: impl Into<Remark>) {
+        self.errors += 1;
+        if self.errors <= Self::MAX_ERRORS {
+            self.push(Severity::Error, place, remark.into());
+        }
+    }
+
+    pub(crate) fn warn(&mut self, place: Place, remark: impl Into<Remark>) {
+        self.push(Severity::Warning, place, remark.into());
+    }
+
+    fn push(&mut self, severity: Severity, place: Place, remark: Remark) {
+        let Place { position, path } = place;
+        let Remark { message, suggestion, hint } = remark;
+        self.list.push(Diagnostic {
+            severity,
+            source: Arc::clone(&self.source),
+            position,
+            path,
+            message,
+            suggestion,
+            hint,
+        });
+    }
+
+    /// Puts them in the order of the text.
+    pub(crate) fn sort(&mut self) {
+        self.list.sort_by_key(|diagnostic| diagnostic.position);
+    }
+
+    pub(crate) const fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// In the order of the text.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Diagnostic> {
+        self.list.iter()
+    }
+
+    /// How many errors were found, also those beyond the ones kept.
+    pub const fn errors(&self) -> usize {
+        self.errors
+    }
+
+    pub(crate) fn into_list(self) -> Vec<Diagnostic> {
+        self.list
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { severity, source, position: Position { line, column }, path, message, suggestion, hint } = self;
+        write!(f, "{source}:{line}:{column}: ")?;
+        if *severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !path.is_empty() {
+            write!(f, "{path}: ")?;
+        }
+        f.write_str(message)?;
+        if let Some(suggestion) = suggestion {
+            write!(f, ", did you mean {suggestion:?}?")?;
+        }
+        if let Some(hint) = hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One line for each, and one if there were too many to keep.
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, diagnostic) in self.list.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            diagnostic.fmt(f)?;
+        }
+        if self.errors > Self::MAX_ERRORS {
+            write!(f, "\n{}: there are more mistakes than the {} shown", self.source, Self::MAX_ERRORS)?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for Diagnostics {}

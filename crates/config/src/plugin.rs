@@ -1,0 +1,170 @@
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use sluice_data::Discovery;
+use sluice_schedule::{Filter, Picker, ProfileHandler, Scorer};
+
+use crate::diagnostics::{Diagnostics, Place, Remark};
+use crate::document::{Document, NodeId, parameter_names};
+
+/// A kind of plugin that a configuration can name.
+///
+/// ```text
+/// plugins:
+///   - name: spread            any name; the type if there is none
+///     type: random-picker     Plugin::TYPE
+///     parameters: {...}       Plugin::Params
+/// ```
+pub trait Plugin {
+    /// What the configuration calls it.
+    const TYPE: &'static str;
+    const STABILITY: Stability;
+
+    /// What it can be told. Unknown parameters are refused; absent parameters are read as an empty mapping,
+    /// so a field without a default is one that has to be given.
+    type Params: DeserializeOwned;
+
+    /// Makes an instance. It must not start anything: the configuration may yet turn out to be wrong.
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError>;
+}
+
+/// How much may be expected of a plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// May change or go at any time; has to be allowed by `--allow-experimental-plugins`.
+    Alpha,
+    Beta,
+    Stable,
+}
+
+/// The extension points that an instance fills.
+#[derive(Clone, Debug, Default)]
+pub struct Roles {
+    pub filter: Option<Arc<dyn Filter>>,
+    pub scorer: Option<Arc<dyn Scorer>>,
+    pub picker: Option<Arc<dyn Picker>>,
+    pub profile_handler: Option<Arc<dyn ProfileHandler>>,
+    pub discovery: Option<Discovery>,
+}
+
+impl Roles {
+    pub fn filter(filter: impl Filter + 'static) -> Self {
+        Self { filter: Some(Arc::new(filter)), ..Self::default() }
+    }
+
+    pub fn scorer(scorer: impl Scorer + 'static) -> Self {
+        Self { scorer: Some(Arc::new(scorer)), ..Self::default() }
+    }
+
+    pub fn picker(picker: impl Picker + 'static) -> Self {
+        Self { picker: Some(Arc::new(picker)), ..Self::default() }
+    }
+
+    pub fn profile_handler(handler: impl ProfileHandler + 'static) -> Self {
+        Self { profile_handler: Some(Arc::new(handler)), ..Self::default() }
+    }
+
+    pub fn discovery(discovery: Discovery) -> Self {
+        Self { discovery: Some(discovery), ..Self::default() }
+    }
+
+    /// Takes part in a scheduling profile.
+    pub(crate) const fn has_profile_role(&self) -> bool {
+        self.filter.is_some() || self.scorer.is_some() || self.picker.is_some()
+    }
+}
+
+/// Why an instance cannot be made of its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{parameter}: {message}")]
+pub struct BuildError {
+    parameter: &'static str,
+    message: String,
+}
+
+impl BuildError {
+    /// `message` says what is wrong with the parameter `parameter`.
+    pub fn new(parameter: &'static str, message: impl Into<String>) -> Self {
+        Self { parameter, message: message.into() }
+    }
+}
+
+/// What a plugin may use while it is built.
+#[derive(Debug)]
+pub struct BuildContext<'a> {
+    document: &'a Document,
+    owner: NodeId,
+    diagnostics: &'a mut Diagnostics,
+}
+
+impl BuildContext<'_> {
+    /// Tells the author of the configuration that `parameter` does not do what they may think.
+    pub fn warn(&mut self, parameter: &str, message: impl Into<String>) {
+        let place = self.place_of(parameter);
+        self.diagnostics.warn(place, Remark::new(message));
+    }
+
+    fn place_of(&self, parameter: &str) -> Place {
+        match self.document.descend(self.owner, &[PARAMETERS, parameter]) {
+            Some(node) => self.document.place(node),
+            None => {
+                let mut place = self.document.place_of_missing(self.owner, PARAMETERS);
+                place.path = format!("{}.{parameter}", place.path);
+                place
+            }
+        }
+    }
+}
+
+const PARAMETERS: &str = "parameters";
+
+/// A [`Plugin`] without its type: an entry of the list of plugins that a binary has.
+#[derive(Clone, Copy, Debug)]
+pub struct PluginType {
+    name: &'static str,
+    stability: Stability,
+    parameters: fn() -> &'static [&'static str],
+    build: fn(&Document, NodeId, &mut Diagnostics) -> Option<Roles>,
+}
+
+impl PluginType {
+    pub const fn of<P: Plugin>() -> Self {
+        Self { name: P::TYPE, stability: P::STABILITY, parameters: parameter_names::<P::Params>, build: build::<P> }
+    }
+
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub const fn stability(&self) -> Stability {
+        self.stability
+    }
+
+    /// The names of its parameters.
+    pub fn parameters(&self) -> &'static [&'static str] {
+        (self.parameters)()
+    }
+
+    /// Makes the instance that `owner`, an element of `plugins`, describes. Without a result there is an
+    /// error in `diagnostics`.
+    pub(crate) fn build(&self, document: &Document, owner: NodeId, diagnostics: &mut Diagnostics) -> Option<Roles> {
+        (self.build)(document, owner, diagnostics)
+    }
+}
+
+fn build<P: Plugin>(document: &Document, owner: NodeId, diagnostics: &mut Diagnostics) -> Option<Roles> {
+    let errors_before = diagnostics.errors();
+    let params = document.decode_child(owner, PARAMETERS, diagnostics)?;
+    if diagnostics.errors() > errors_before {
+        return None;
+    }
+    let mut cx = BuildContext { document, owner, diagnostics };
+    match P::build(params, &mut cx) {
+        Ok(roles) => Some(roles),
+        Err(BuildError { parameter, message }) => {
+            let place = cx.place_of(parameter);
+            diagnostics.error(place, message);
+            None
+        }
+    }
+}

@@ -1,0 +1,71 @@
+use crate::diagnostics::{Diagnostics, Remark};
+use crate::document::{Document, Located};
+use crate::suggest::nearest;
+
+/// Functions that a configuration switches on or off by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    /// Queues, fairness, ceilings, eviction. Off by default.
+    FlowControl,
+    /// Replicas that do not lead keep up with the cluster too. On by default.
+    HaPopulateNonLeaderDatastore,
+    /// Once had a meaning.
+    Retired,
+}
+
+const GATES: [(&str, Gate); 5] = [
+    ("flowControl", Gate::FlowControl),
+    ("haPopulateNonLeaderDatastore", Gate::HaPopulateNonLeaderDatastore),
+    ("dataLayer", Gate::Retired),
+    ("enableLegacyMetrics", Gate::Retired),
+    ("prepareDataPlugins", Gate::Retired),
+];
+
+/// Checks the items of `featureGates`: `name`, `name=true` or `name=false`; of a repeated name the last
+/// item counts.
+pub(crate) fn check(items: &[Located<String>], document: &Document, diagnostics: &mut Diagnostics) {
+    let mut flow_control = None;
+    let mut populate_non_leader = None;
+    for item in items {
+        let mut parts = item.value.split('=');
+        let name = parts.next().unwrap_or_default();
+        let enabled = match parts.next() {
+            None => Some(true),
+            Some(value) => go_bool(value.trim()),
+        };
+        let place = document.place(item.node);
+        let Some(&(_, gate)) = GATES.iter().find(|(known, _)| *known == name) else {
+            let current = GATES.iter().filter(|(_, gate)| *gate != Gate::Retired).map(|(known, _)| *known);
+            let remark = Remark::new(format!("unknown feature gate {name:?}")).suggest(nearest(name, current.clone()));
+            diagnostics.error(place, remark.hint(format!("the gates are {}", current.collect::<Vec<_>>().join(", "))));
+            continue;
+        };
+        let Some(enabled) = enabled else {
+            diagnostics.error(place, format!("the value of feature gate {:?} must be true or false", item.value));
+            continue;
+        };
+        match gate {
+            Gate::FlowControl => flow_control = Some((item.node, enabled)),
+            Gate::HaPopulateNonLeaderDatastore => populate_non_leader = Some((item.node, enabled)),
+            Gate::Retired => {
+                diagnostics.warn(place, Remark::new(format!("the feature gate {name:?} is retired")).hint("remove it"));
+            }
+        }
+    }
+    if let Some((node, true)) = flow_control {
+        diagnostics.error(document.place(node), "this version has no flow control yet");
+    }
+    if let Some((node, false)) = populate_non_leader {
+        let message = "has no effect in this version, which does not read the cluster yet";
+        diagnostics.warn(document.place(node), message);
+    }
+}
+
+/// A truth value in the notation of Go, in any case.
+fn go_bool(text: &str) -> Option<bool> {
+    match text.to_lowercase().as_str() {
+        "1" | "t" | "true" => Some(true),
+        "0" | "f" | "false" => Some(false),
+        _ => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! Binds names to what they name, fills in what the text leaves out, and says what of it has no effect.
+//! Nothing is built yet.
+
+mod feature_gates;
+mod ineffective;
+mod names;
+mod plugins;
+mod references;
+mod sluice;
+
+use crate::diagnostics::{Diagnostics, Remark, Severity};
+use crate::document::{Document, Located, NodeId};
+use crate::plugin::PluginType;
+use crate::raw::{RawConfig, RawPriorityBand};
+use crate::settings::Settings;
+use crate::weight::Weight;
+
+use names::Names;
+
+/// The configuration with names bound to what they name.
+#[derive(Debug)]
+pub(crate) struct Resolved<'r> {
+    /// In the order they are declared.
+    pub(crate) instances: Vec<Instance<'r>>,
+    /// There is an instance for every declaration.
+    pub(crate) all_usable: bool,
+    /// As written; empty if the default one is wanted.
+    pub(crate) profiles: Vec<ResolvedProfile>,
+    /// An index into `instances`.
+    pub(crate) discovery: Option<Located<usize>>,
+    pub(crate) settings: Settings,
+}
+
+/// A plugin that is to be built.
+#[derive(Debug)]
+pub(crate) struct Instance<'r> {
+    pub(crate) name: String,
+    pub(crate) plugin_type: &'r PluginType,
+    pub(crate) node: NodeId,
+}
+
+impl Instance<'_> {
+    /// What to say if it is referenced as something it is not.
+    pub(crate) fn is_not(&self, role: &str) -> String {
+        format!("the plugin {:?} of type {:?} is not {role}", self.name, self.plugin_type.name())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ResolvedProfile {
+    pub(crate) name: String,
+    pub(crate) entries: Vec<ProfileEntry>,
+    pub(crate) node: NodeId,
+}
+
+/// A plugin's part in a profile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProfileEntry {
+    /// An index into the instances.
+    pub(crate) instance: usize,
+    pub(crate) weight: Option<Located<Weight>>,
+    pub(crate) node: NodeId,
+}
+
+/// Binds what `document` says. Mistakes are noted; what they leave is returned, so that the next step can
+/// find those of its own.
+pub(crate) fn resolve<'r>(
+    document: &Document,
+    registry: &'r [PluginType],
+    diagnostics: &mut Diagnostics,
+) -> Option<Resolved<'r>> {
+    let mut raw: RawConfig = document.decode(Document::ROOT, diagnostics)?;
+    let plugins_readable =
+        !diagnostics.iter().any(|known| known.severity == Severity::Error && known.path.starts_with("plugins"));
+    let names = Names::new(plugins_readable);
+    let mut resolver = Resolver { document, diagnostics, registry, names, instances: Vec::new() };
+    resolver.move_deprecated(&mut raw);
+    let RawConfig {
+        api_version,
+        kind,
+        feature_gates,
+        plugins,
+        scheduling_profiles,
+        data_layer,
+        flow_control,
+        request_handler,
+        saturation_detector: _,
+        parser: _,
+        sluice,
+    } = raw;
+
+    resolver.check_kind(api_version.as_ref(), kind.as_ref());
+    feature_gates::check(&feature_gates, document, resolver.diagnostics);
+    ineffective::warn(document, resolver.diagnostics);
+    resolver.check_bands(&flow_control.priority_bands);
+    let settings = resolver.settings(sluice);
+    resolver.declare(&plugins);
+    let profiles = resolver.profiles(&scheduling_profiles);
+    let discovery = resolver.data_layer(&data_layer);
+    resolver.parsers(&request_handler);
+
+    let Resolver { names, instances, .. } = resolver;
+    Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, settings })
+}
+
+const KIND: &str = "EndpointPickerConfig";
+const API_VERSION: &str = "llm-d.ai/v1alpha1";
+const OLD_API_VERSION: &str = "inference.networking.x-k8s.io/v1alpha1";
+
+/// What the parts of this step share.
+struct Resolver<'a, 'r> {
+    document: &'a Document,
+    diagnostics: &'a mut Diagnostics,
+    registry: &'r [PluginType],
+    names: Names,
+    instances: Vec<Instance<'r>>,
+}
+
+impl Resolver<'_, '_> {
+    fn error(&mut self, node: NodeId, remark: impl Into<Remark>) {
+        self.diagnostics.error(self.document.place(node), remark);
+    }
+
+    fn warn(&mut self, node: NodeId, remark: impl Into<Remark>) {
+        self.diagnostics.warn(self.document.place(node), remark);
+    }
+
+    /// The text in the field `key` of `owner`; notes an error if there is none.
+    fn required<'t>(
+        &mut self,
+        field: Option<&'t Located<String>>,
+        owner: NodeId,
+        key: &str,
+    ) -> Option<&'t Located<String>> {
+        let text = filled(field);
+        // A field that is there but could not be read has been noted already.
+        if text.is_none() && (field.is_some() || self.document.child(owner, key).is_none()) {
+            let place = self.document.place_of_missing(owner, key);
+            self.diagnostics.error(place, format!("the field {key:?} is missing"));
+        }
+        text
+    }
+
+    fn check_kind(&mut self, api_version: Option<&Located<String>>, kind: Option<&Located<String>>) {
+        if let Some(Located { value, node }) = filled(api_version)
+            && value != API_VERSION
+        {
+            let hint = format!("write {API_VERSION}");
+            if value == OLD_API_VERSION {
+                self.warn(*node, Remark::new(format!("{value:?} is deprecated")).hint(hint));
+            } else {
+                self.error(*node, Remark::new(format!("unknown version {value:?}")).hint(hint));
+            }
+        }
+        if let Some(Located { value, node }) = filled(kind)
+            && value != KIND
+        {
+            let remark = Remark::new(format!("unknown kind {value:?}"));
+            self.error(*node, remark.hint(format!("write {KIND}")));
+        }
+    }
+
+    /// Puts fields of old versions in the place of the new ones, unless those are set too.
+    fn move_deprecated(&mut self, raw: &mut RawConfig) {
+        if let Some(detector) = raw.saturation_detector.take() {
+            let moved = raw.flow_control.saturation_detector.is_none();
+            self.warn_deprecated(detector.node, "flowControl.saturationDetector", moved);
+            raw.flow_control.saturation_detector.get_or_insert(detector);
+        }
+        if let Some(parser) = raw.parser.take() {
+            let moved = raw.request_handler.parsers.is_empty();
+            self.warn_deprecated(parser.node, "requestHandler.parsers", moved);
+            if moved {
+                raw.request_handler.parsers.push(parser);
+            }
+        }
+    }
+
+    fn warn_deprecated(&mut self, node: NodeId, new: &str, moved: bool) {
+        let remark = Remark::new(format!("deprecated in favour of {new}"));
+        let remark = if moved { remark } else { remark.hint("ignored, because that is set too") };
+        self.diagnostics.warn(self.document.key_place(node), remark);
+    }
+
+    fn check_bands(&mut self, bands: &[Located<RawPriorityBand>]) {
+        let mut seen = Vec::new();
+        for priority in bands.iter().filter_map(|band| band.value.priority) {
+            if seen.contains(&priority.value) {
+                self.error(priority.node, format!("there is a band for priority {} already", priority.value));
+            }
+            seen.push(priority.value);
+        }
+    }
+}
+
+/// An empty text counts as absent.
+fn filled(text: Option<&Located<String>>) -> Option<&Located<String>> {
+    text.filter(|text| !text.value.is_empty())
+}

@@ -1,0 +1,75 @@
+use super::plugins::unavailable;
+use super::{ProfileEntry, ResolvedProfile, Resolver, filled};
+use crate::catalog;
+use crate::document::Located;
+use crate::raw::{RawDataLayer, RawPluginRef, RawProfile, RawRequestHandler};
+
+impl Resolver<'_, '_> {
+    pub(super) fn profiles(&mut self, raw: &[Located<RawProfile>]) -> Vec<ResolvedProfile> {
+        let mut profiles: Vec<ResolvedProfile> = Vec::new();
+        for profile in raw {
+            let name = self.required(profile.value.name.as_ref(), profile.node, "name");
+            if let Some(name) = name
+                && profiles.iter().any(|earlier| earlier.name == name.value)
+            {
+                self.error(name.node, format!("there is a profile {:?} already", name.value));
+            }
+            let mut entries = Vec::new();
+            for entry in &profile.value.plugins {
+                let reference = self.required(entry.value.plugin_ref.as_ref(), entry.node, "pluginRef");
+                if let Some(instance) = reference.and_then(|reference| self.find(reference)) {
+                    entries.push(ProfileEntry { instance, weight: entry.value.weight, node: entry.node });
+                }
+            }
+            let name = name.map(|name| name.value.clone()).unwrap_or_default();
+            profiles.push(ResolvedProfile { name, entries, node: profile.node });
+        }
+        profiles
+    }
+
+    /// The instance that discovers endpoints. Everything else in the section refers to kinds of plugins that
+    /// this version does not have.
+    pub(super) fn data_layer(&mut self, raw: &RawDataLayer) -> Option<Located<usize>> {
+        for source in &raw.sources {
+            let reference = self.required(source.value.plugin_ref.as_ref(), source.node, "pluginRef");
+            self.refuse(reference, "a data source");
+            for extractor in &source.value.extractors {
+                let reference = self.plugin_ref(extractor);
+                self.refuse(reference, "an extractor");
+            }
+        }
+        self.refuse(filled(raw.cross_replica_syncer_plugin_ref.as_ref()), "a syncer");
+
+        let reference = self.plugin_ref(raw.discovery.as_ref()?)?;
+        let value = self.find(reference)?;
+        Some(Located { value, node: reference.node })
+    }
+
+    /// A parser may be referenced by its type without being declared.
+    pub(super) fn parsers(&mut self, raw: &RawRequestHandler) {
+        for parser in &raw.parsers {
+            match self.plugin_ref(parser) {
+                Some(reference) if !self.names.contains(&reference.value) && catalog::is_known(&reference.value) => {
+                    self.error(reference.node, unavailable(&reference.value));
+                }
+                reference => self.refuse(reference, "a parser"),
+            }
+        }
+    }
+
+    fn plugin_ref<'t>(&mut self, section: &'t Located<RawPluginRef>) -> Option<&'t Located<String>> {
+        self.required(section.value.plugin_ref.as_ref(), section.node, "pluginRef")
+    }
+
+    fn find(&mut self, reference: &Located<String>) -> Option<usize> {
+        self.names.find(reference, self.document, self.diagnostics)
+    }
+
+    /// Notes that the referenced plugin is not `role`, which no plugin type is in this version.
+    fn refuse(&mut self, reference: Option<&Located<String>>, role: &str) {
+        let Some(reference) = reference else { return };
+        if let Some(index) = self.find(reference) {
+            self.error(reference.node, self.instances[index].is_not(role));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The policies of admission: the order inside a flow, the turn among flows, the ceiling of each band, and how
+//! full the pool is.
+
+mod concurrency;
+mod edf;
+mod fcfs;
+mod global_strict;
+mod priority_holdback;
+mod round_robin;
+mod slo_deadline;
+mod static_usage_limit;
+mod weighted;
+
+pub use concurrency::{ConcurrencyDetector, ConcurrencyMode};
+pub use edf::Edf;
+pub use fcfs::Fcfs;
+pub use global_strict::GlobalStrict;
+pub use priority_holdback::{Curve, Domain, PriorityHoldback};
+pub use round_robin::RoundRobin;
+pub use slo_deadline::SloDeadline;
+pub use static_usage_limit::StaticUsageLimit;
+pub use weighted::{Weighted, Weights};
