@@ -5,7 +5,7 @@ mod request;
 mod response;
 
 pub(crate) use error::ApiError;
-pub(crate) use request::{Inquiry, Model};
+pub(crate) use request::{ApiRequest, Model};
 pub(crate) use response::{Envelope, EventWriter};
 
 /// The two ways to ask for text.

@@ -16,8 +16,13 @@ use crate::metrics::{Ending, Metrics};
 use crate::settings::Settings;
 use crate::text::Token;
 
-/// A token and, on the last one, why it is the last.
-pub(crate) type Piece = (Token, Option<FinishReason>);
+/// A token on its way to the client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) token: Token,
+    /// Set on the last one.
+    pub(crate) finish: Option<FinishReason>,
+}
 
 /// The engine of one server.
 #[derive(Debug)]
@@ -147,7 +152,7 @@ impl State {
                 Some(last) => metrics.inter_token_latency.observe(at.saturating_since(last).as_secs_f64()),
             }
             // The other end is gone only if an abort is on its way.
-            client.pieces.send((token, finish)).ok();
+            client.pieces.send(Piece { token, finish }).ok();
             if let Some(reason) = finish {
                 metrics.request_latency.observe(at.saturating_since(client.arrived).as_secs_f64());
                 metrics.count_ending(Ending::Finished(reason));
@@ -176,7 +181,7 @@ impl Generation {
         const AT_ONCE: usize = 256;
         if !self.finished {
             let received = ready!(self.pieces.poll_recv_many(cx, into, AT_ONCE));
-            self.finished = received == 0 || into.last().is_some_and(|&(_, finish)| finish.is_some());
+            self.finished = received == 0 || into.last().is_some_and(|piece| piece.finish.is_some());
         }
         Poll::Ready(())
     }

@@ -19,7 +19,7 @@ use sluice_core::Time;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::api::{Api, ApiError, Envelope, EventWriter, Inquiry, Model};
+use crate::api::{Api, ApiError, ApiRequest, Envelope, EventWriter, Model};
 use crate::body::{EventStream, ResponseBody};
 use crate::engine::Stats;
 use crate::inference::Inference;
@@ -68,18 +68,18 @@ impl Server {
             Some(name) => name.clone(),
             None => listener.local_addr()?.to_string(),
         };
-        let front = Arc::new(Front { server: self.clone(), served_by: served_by(&name)?, name });
+        let frontend = Arc::new(Frontend { server: self.clone(), served_by: served_by(&name)?, name });
         tokio::select! {
             // Steps that are due come before requests that would join them.
             biased;
             never = self.0.inference.drive() => match never {},
-            never = accept(&listener, &front) => match never {},
+            never = accept(&listener, &frontend) => match never {},
         }
     }
 }
 
 /// Takes connections; each lives as long as this future.
-async fn accept(listener: &TcpListener, front: &Arc<Front>) -> Infallible {
+async fn accept(listener: &TcpListener, frontend: &Arc<Frontend>) -> Infallible {
     const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
     let mut connections = JoinSet::new();
     loop {
@@ -89,7 +89,7 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>) -> Infallible {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve_connection(stream, Arc::clone(front)));
+                    connections.spawn(serve_connection(stream, Arc::clone(frontend)));
                 }
                 // A connection that broke before it was taken, or no descriptor left: neither ends the server.
                 Err(_) => tokio::time::sleep(PAUSE_AFTER_ERROR).await,
@@ -98,12 +98,12 @@ async fn accept(listener: &TcpListener, front: &Arc<Front>) -> Infallible {
     }
 }
 
-async fn serve_connection(stream: TcpStream, front: Arc<Front>) {
+async fn serve_connection(stream: TcpStream, frontend: Arc<Frontend>) {
     // Each token goes out when it comes. Not being able to say so costs latency only.
     stream.set_nodelay(true).ok();
     let service = service_fn(|request| {
-        let front = Arc::clone(&front);
-        async move { Ok::<_, Infallible>(front.respond(request).await) }
+        let frontend = Arc::clone(&frontend);
+        async move { Ok::<_, Infallible>(frontend.respond(request).await) }
     });
     // An error is the client's doing; dropping the connection has aborted its requests.
     auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await.ok();
@@ -111,13 +111,13 @@ async fn serve_connection(stream: TcpStream, front: Arc<Front>) {
 
 /// What the connections of one listener share.
 #[derive(Debug)]
-struct Front {
+struct Frontend {
     server: Server,
     name: String,
     served_by: HeaderValue,
 }
 
-impl Front {
+impl Frontend {
     async fn respond(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let mut response = self.route(request).await.unwrap_or_else(|error| refuse(&error));
         response.headers_mut().insert("x-served-by", self.served_by.clone());
@@ -146,7 +146,7 @@ impl Front {
         let shared = &self.server.0;
         let id = self.answer_id(api, &request);
         let body = read_body(request.into_body()).await?;
-        let Inquiry { model, ask, stream, include_usage } = Inquiry::parse(api, &body, &shared.model)?;
+        let ApiRequest { model, ask, stream, include_usage } = ApiRequest::parse(api, &body, &shared.model)?;
         drop(body);
         let generation = shared.inference.submit(ask)?;
         let created = shared.wall_clock_at(shared.inference.now());

@@ -111,10 +111,11 @@ impl Context {
         Token::Word { word, spaced: !self.ends_in_space }
     }
 
-    /// Whether the model ends the text here, as it does once in `mean_length` tokens.
+    /// Whether the model ends the text here, as it does once in `mean_length` tokens. It does not end a text in
+    /// white space, so that the answer in a chat, which begins on a new line, is never empty.
     pub fn ends_here(&self, mean_length: NonZeroU32) -> bool {
         const SALT: u64 = 0x5851_f42d_4c95_7f2d;
-        scramble(self.hash ^ SALT).is_multiple_of(u64::from(mean_length.get()))
+        !self.ends_in_space && scramble(self.hash ^ SALT).is_multiple_of(u64::from(mean_length.get()))
     }
 
     /// One step of 64-bit FNV-1a.
@@ -188,6 +189,13 @@ mod tests {
             context.push_text(b" x");
         }
         assert!((900..1_100).contains(&ends), "{ends} ends in 50,000 tokens");
+    }
+
+    #[test]
+    fn no_text_ends_in_white_space() {
+        let always = NonZeroU32::MIN;
+        assert!(context("user: hi").ends_here(always));
+        assert!(!context("user: hi\n").ends_here(always));
     }
 
     proptest! {

@@ -38,7 +38,7 @@ impl Model {
 
 /// A request, understood.
 #[derive(Debug)]
-pub(crate) struct Inquiry {
+pub(crate) struct ApiRequest {
     /// The model's name as the request says it.
     pub(crate) model: String,
     pub(crate) ask: Ask,
@@ -47,7 +47,7 @@ pub(crate) struct Inquiry {
     pub(crate) include_usage: bool,
 }
 
-impl Inquiry {
+impl ApiRequest {
     /// Reads the body of a request. Fields that are not listed in [`Body`], such as the temperature, are
     /// accepted and have no effect.
     pub(crate) fn parse(api: Api, body: &[u8], model: &Model) -> Result<Self, ApiError> {

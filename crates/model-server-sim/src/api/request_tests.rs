@@ -10,8 +10,8 @@ fn model() -> Model {
     })
 }
 
-fn parse(api: Api, body: &Value) -> Result<Inquiry, ApiError> {
-    Inquiry::parse(api, body.to_string().as_bytes(), &model())
+fn parse(api: Api, body: &Value) -> Result<ApiRequest, ApiError> {
+    ApiRequest::parse(api, body.to_string().as_bytes(), &model())
 }
 
 fn context(api: Api, body: &Value) -> Context {
@@ -92,8 +92,8 @@ fn the_model_may_have_several_names_or_go_unnamed() {
 fn nulls_and_unknown_fields_are_as_good_as_absent() {
     let body = json!({"prompt": "a", "model": null, "messages": null, "n": null, "stream": null, "stream_options": null,
         "max_tokens": null, "ignore_eos": null, "temperature": 0.5});
-    let inquiry = parse(Api::Completions, &body).unwrap();
-    assert!(!inquiry.stream && !inquiry.include_usage && !inquiry.ask.ignore_eos);
+    let request = parse(Api::Completions, &body).unwrap();
+    assert!(!request.stream && !request.include_usage && !request.ask.ignore_eos);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn an_unknown_model_is_not_found() {
 #[test]
 fn a_wrong_type_is_refused_with_its_place() {
     for body in [r#"{"prompt": {}}"#, r#"{"prompt": "a", "max_tokens": 0}"#, r#"{"prompt": "a"#, "[]", ""] {
-        let error = Inquiry::parse(Api::Completions, body.as_bytes(), &model()).unwrap_err();
+        let error = ApiRequest::parse(Api::Completions, body.as_bytes(), &model()).unwrap_err();
         assert_eq!(error.status(), StatusCode::BAD_REQUEST);
         assert!(error.to_string().contains("line 1 column"), "{error}");
     }

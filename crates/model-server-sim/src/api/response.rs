@@ -21,11 +21,11 @@ impl Envelope {
     /// The whole answer in one piece.
     pub(crate) fn whole(&self, pieces: &[Piece]) -> Value {
         let mut text = Vec::new();
-        for (token, _) in pieces {
-            token.write(&mut text);
+        for piece in pieces {
+            piece.token.write(&mut text);
         }
         let text = String::from_utf8_lossy(&text);
-        let finish_reason = pieces.last().and_then(|&(_, finish)| finish).map(reason);
+        let finish_reason = pieces.last().and_then(|piece| piece.finish).map(reason);
         let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": finish_reason, "stop_reason": null});
         let object = match self.api {
             Api::Completions => {
@@ -96,7 +96,7 @@ impl EventWriter {
         if self.written == 0 && self.envelope.api == Api::Chat {
             self.write_role(&mut out);
         }
-        for &(token, finish) in pieces {
+        for &Piece { token, finish } in pieces {
             out.extend_from_slice(&self.before_text);
             token.write(&mut out);
             out.extend_from_slice(self.after_text);
@@ -152,8 +152,9 @@ mod tests {
     use crate::text::Context;
 
     fn pieces(count: usize) -> Vec<Piece> {
-        let word = Context::new(0).next_word();
-        (1..=count).map(|index| (word, (index == count).then_some(FinishReason::Length))).collect()
+        let token = Context::new(0).next_word();
+        let finish = |index| (index == count).then_some(FinishReason::Length);
+        (1..=count).map(|index| Piece { token, finish: finish(index) }).collect()
     }
 
     fn events(bytes: &[u8]) -> Vec<Value> {

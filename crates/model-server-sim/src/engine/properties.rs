@@ -63,6 +63,7 @@ struct Run {
 
 impl Run {
     fn new(settings: &Settings) -> Self {
+        assert_eq!(settings.check(), Ok(()));
         Self {
             engine: Engine::new(settings),
             settings: settings.clone(),

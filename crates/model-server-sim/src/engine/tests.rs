@@ -172,6 +172,23 @@ fn the_newest_is_preempted_when_blocks_run_out_and_computes_again() {
 }
 
 #[test]
+fn who_was_preempted_does_not_come_back_in_the_same_step() {
+    let settings = Settings {
+        max_num_batched_tokens: count(8),
+        kv_cache_blocks: count(6),
+        max_model_len: count(24),
+        ..settings()
+    };
+    let mut engine = Engine::new(&settings);
+    engine.submit(at(0), ask(7, 10)).unwrap();
+    engine.submit(at(0), ask(14, 1)).unwrap();
+    // In the third step, which begins at 32 ms, the first needs a third block and the second two more of three.
+    engine.on_time(at(33));
+    assert_eq!((queue(&engine), engine.stats().preemptions), ((1, 1), 1));
+    assert_eq!(engine.stats().used_blocks, 3, "there would be room for a chunk of it");
+}
+
+#[test]
 fn what_cannot_fit_is_refused() {
     let mut engine = Engine::new(&settings());
     assert_eq!(engine.submit(at(0), ask(0, 1)), Err(AskError::EmptyPrompt));
