@@ -76,7 +76,8 @@ fn build(
     let Instance { name: _, plugin_type, node } = instance;
     if plugin_type.stability() == Stability::Alpha && !allow_experimental {
         let remark = Remark::new(format!("the plugin type {:?} is experimental", plugin_type.name()));
-        diagnostics.error(document.place(*node), remark.hint("start with --allow-experimental-plugins to use it"));
+        let at = document.child(*node, "type").unwrap_or(*node);
+        diagnostics.error(document.place(at), remark.hint("start with --allow-experimental-plugins to use it"));
         return None;
     }
     plugin_type.build(document, *node, diagnostics)
@@ -115,7 +116,7 @@ impl Assembler<'_, '_> {
         self.used[reference.value] = true;
         let discovery = roles.discovery.clone();
         if discovery.is_none() {
-            self.error(reference.node, self.instances[reference.value].is_not("a discovery of endpoints"));
+            self.error(reference.node, self.instances[reference.value].is_not("an endpoint discovery"));
         }
         discovery
     }
@@ -157,7 +158,12 @@ impl Assembler<'_, '_> {
                 && picker.replace(another).is_some()
             {
                 let remark = Remark::new(format!("a second picker in the profile {:?}", profile.name));
-                self.error(node, remark.hint("a profile has one picker; list the plugins under schedulingProfiles"));
+                let remark = if profile.node == Document::ROOT {
+                    remark.hint("list the plugins to use under schedulingProfiles")
+                } else {
+                    remark
+                };
+                self.error(node, remark);
             }
         }
         let picker = match picker {
@@ -186,7 +192,8 @@ impl Assembler<'_, '_> {
         let handler = match *declared.as_slice() {
             [] if profiles.len() > 1 => {
                 if self.all_usable {
-                    let message = format!("there are {} profiles and no profile handler to choose", profiles.len());
+                    let message =
+                        format!("there are {} profiles and no profile handler to choose between them", profiles.len());
                     self.error(profiles[1].node, message);
                 }
                 return None;

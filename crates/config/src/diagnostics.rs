@@ -56,8 +56,8 @@ impl Remark {
         Self { message: message.into(), suggestion: None, hint: None }
     }
 
-    pub(crate) fn suggest(mut self, suggestion: Option<impl Into<String>>) -> Self {
-        self.suggestion = suggestion.map(Into::into);
+    pub(crate) fn suggest(mut self, suggestion: impl Into<String>) -> Self {
+        self.suggestion = Some(suggestion.into());
         self
     }
 
@@ -121,6 +121,15 @@ impl Diagnostics {
 
     pub(crate) const fn has_errors(&self) -> bool {
         self.errors > 0
+    }
+
+    /// There is an error in the setting `path` or inside of it.
+    pub(crate) fn has_errors_in(&self, path: &str) -> bool {
+        self.list.iter().any(|diagnostic| {
+            let inside = diagnostic.path.strip_prefix(path);
+            diagnostic.severity == Severity::Error
+                && inside.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
     }
 
     /// In the order of the text.

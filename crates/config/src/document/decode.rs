@@ -100,9 +100,12 @@ impl Document {
         let name = self.key(unknown).unwrap_or_default();
         let remark = Remark::new(format!("unknown field {name:?}"));
         match nearest(name, known.iter().copied()) {
-            Some(suggestion) => remark.suggest(Some(suggestion)),
-            None if known.is_empty() => remark.hint("there are no fields here"),
-            None => remark.hint(format!("the fields are {}", known.join(", "))),
+            Some(suggestion) => remark.suggest(suggestion),
+            None => match known {
+                [] => remark.hint("there are no fields here"),
+                [only] => remark.hint(format!("the only field is {only}")),
+                _ => remark.hint(format!("the fields are {}", known.join(", "))),
+            },
         }
     }
 }

@@ -77,7 +77,11 @@ fn syntax_error(error: &serde_saphyr::Error) -> String {
         serde_saphyr::Error::Budget { .. } => {
             "the configuration is too deeply nested, or its aliases expand to too much".to_owned()
         }
-        _ => format!("not valid YAML: {}", UserMessageFormatter.format_message(error).escape_debug()),
+        _ => {
+            let message = UserMessageFormatter.format_message(error);
+            let printable: String = message.chars().filter(|letter| !letter.is_control()).collect();
+            format!("not valid YAML: {printable}")
+        }
     }
 }
 
@@ -149,7 +153,7 @@ impl Builder<'_> {
             };
             let id = self.add(value, Some((mapping, Step::Key(name.clone()))), Some(position));
             if let Some(earlier) = first.get(&name) {
-                let message = format!("duplicate key {name:?}, first seen in line {}", earlier.line);
+                let message = format!("duplicate key {name:?}, first seen on line {}", earlier.line);
                 let path = path(&self.nodes, id);
                 self.diagnostics.error(Place { position, path }, message);
                 continue;

@@ -33,8 +33,11 @@ impl Problem {
                 }
             }
             Self::UnknownWord { found, expected } => {
-                let remark = Remark::new(format!("unknown value {found:?}, expected one of {}", expected.join(", ")));
-                remark.suggest(nearest(&found, expected.iter().copied()))
+                let remark = Remark::new(format!("unknown value {found:?}"));
+                match nearest(&found, expected.iter().copied()) {
+                    Some(suggestion) => remark.suggest(suggestion),
+                    None => remark.hint(format!("the values are {}", expected.join(", "))),
+                }
             }
             Self::Other(message) => Remark::new(message),
         }
@@ -78,7 +81,11 @@ impl de::Error for DecodeError {
             }
             _ => None,
         };
-        let expected = number_words(&expected).map_or(expected, str::to_owned);
+        let expected = match number_words(&expected) {
+            Some(words) => words.to_owned(),
+            None if expected == "path string" => "a path".to_owned(),
+            None => expected,
+        };
         Self::new(Problem::Mismatch { found: words(&unexpected), expected, hint })
     }
 
@@ -104,6 +111,7 @@ fn number_words(expected: &str) -> Option<&'static str> {
         "u16" => "a whole number from 0 to 65535",
         "u32" => "a whole number from 0 to 4294967295",
         "u64" | "usize" => "a whole number from 0 up",
+        "a nonzero u32" => "a whole number from 1 to 4294967295",
         "f32" | "f64" => "a number",
         _ => return None,
     })

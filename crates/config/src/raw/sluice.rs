@@ -45,7 +45,7 @@ pub(crate) struct RawModelRewrite {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawModelMatch {
-    pub(crate) model: RawModelPattern,
+    pub(crate) model: Option<Located<RawModelPattern>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

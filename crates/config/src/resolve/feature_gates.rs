@@ -36,8 +36,12 @@ pub(crate) fn check(items: &[Located<String>], document: &Document, diagnostics:
         let place = document.place(item.node);
         let Some(&(_, gate)) = GATES.iter().find(|(known, _)| *known == name) else {
             let current = GATES.iter().filter(|(_, gate)| *gate != Gate::Retired).map(|(known, _)| *known);
-            let remark = Remark::new(format!("unknown feature gate {name:?}")).suggest(nearest(name, current.clone()));
-            diagnostics.error(place, remark.hint(format!("the gates are {}", current.collect::<Vec<_>>().join(", "))));
+            let remark = Remark::new(format!("unknown feature gate {name:?}"));
+            let remark = match nearest(name, current.clone()) {
+                Some(suggestion) => remark.suggest(suggestion),
+                None => remark.hint(format!("the gates are {}", current.collect::<Vec<_>>().join(", "))),
+            };
+            diagnostics.error(place, remark);
             continue;
         };
         let Some(enabled) = enabled else {
@@ -53,7 +57,8 @@ pub(crate) fn check(items: &[Located<String>], document: &Document, diagnostics:
         }
     }
     if let Some((node, true)) = flow_control {
-        diagnostics.error(document.place(node), "this version has no flow control yet");
+        let remark = Remark::new("this version has no flow control yet").hint("remove the gate to run without");
+        diagnostics.error(document.place(node), remark);
     }
     if let Some((node, false)) = populate_non_leader {
         let message = "has no effect in this version, which does not read the cluster yet";

@@ -20,22 +20,25 @@ const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["sluice", "dryRun"], "flow control"),
     (&["sluice", "queue"], "flow control"),
     (&["sluice", "eviction"], "eviction"),
-    (&["sluice", "refusals"], "choice of refusals"),
-    (&["sluice", "limits"], "limits on bodies"),
+    (&["sluice", "refusals", "retryAfter"], "estimate of when to come back"),
+    (&["sluice", "limits", "bodyProgressTimeout"], "time limit on bodies"),
+    (&["sluice", "limits", "bodyMemory"], "account of body memory"),
     (&["sluice", "reload"], "reload of the configuration"),
     (&["sluice", "drain"], "queues to drain"),
-    (&["sluice", "metrics"], "choice of metrics"),
+    (&["sluice", "metrics", "maxTenants"], "metrics by tenant"),
 ];
 
-/// Warns of every setting in `document` that has no effect.
+/// Warns of every setting in `document` that has no effect, unless there is a mistake in it to mend first.
 pub(crate) fn warn(document: &Document, diagnostics: &mut Diagnostics) {
     for (path, lacking) in INEFFECTIVE {
         let Some(node) = document.descend(Document::ROOT, path) else { continue };
         let entries: Vec<_> =
             document.entries(node).map(|(_, entry)| entry).filter(|&entry| !document.is_null(entry)).collect();
         for setting in if entries.is_empty() { vec![node] } else { entries } {
-            let message = format!("has no effect: this version has no {lacking} yet");
-            diagnostics.warn(document.key_place(setting), message);
+            let place = document.key_place(setting);
+            if !diagnostics.has_errors_in(&place.path) {
+                diagnostics.warn(place, format!("has no effect: this version has no {lacking} yet"));
+            }
         }
     }
 }

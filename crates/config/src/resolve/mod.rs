@@ -8,7 +8,7 @@ mod plugins;
 mod references;
 mod sluice;
 
-use crate::diagnostics::{Diagnostics, Remark, Severity};
+use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located, NodeId};
 use crate::plugin::PluginType;
 use crate::raw::{RawConfig, RawPriorityBand};
@@ -70,9 +70,7 @@ pub(crate) fn resolve<'r>(
     diagnostics: &mut Diagnostics,
 ) -> Option<Resolved<'r>> {
     let mut raw: RawConfig = document.decode(Document::ROOT, diagnostics)?;
-    let plugins_readable =
-        !diagnostics.iter().any(|known| known.severity == Severity::Error && known.path.starts_with("plugins"));
-    let names = Names::new(plugins_readable);
+    let names = Names::new(!diagnostics.has_errors_in("plugins"));
     let mut resolver = Resolver { document, diagnostics, registry, names, instances: Vec::new() };
     resolver.move_deprecated(&mut raw);
     let RawConfig {
@@ -135,10 +133,14 @@ impl Resolver<'_, '_> {
         let text = filled(field);
         // A field that is there but could not be read has been noted already.
         if text.is_none() && (field.is_some() || self.document.child(owner, key).is_none()) {
-            let place = self.document.place_of_missing(owner, key);
-            self.diagnostics.error(place, format!("the field {key:?} is missing"));
+            self.missing(owner, key);
         }
         text
+    }
+
+    fn missing(&mut self, owner: NodeId, key: &str) {
+        let place = self.document.place_of_missing(owner, key);
+        self.diagnostics.error(place, format!("the field {key:?} is missing"));
     }
 
     fn check_kind(&mut self, api_version: Option<&Located<String>>, kind: Option<&Located<String>>) {

@@ -68,7 +68,7 @@ impl Names {
     fn unknown(&self, name: &str) -> Remark {
         let remark = Remark::new(format!("there is no plugin {name:?}"));
         match nearest(name, self.by_name.keys().map(String::as_str)) {
-            Some(suggestion) => remark.suggest(Some(suggestion)),
+            Some(suggestion) => remark.suggest(suggestion),
             None if catalog::is_known(name) => remark.hint("declare it under plugins"),
             None => remark,
         }

@@ -42,7 +42,11 @@ impl<'r> Resolver<'_, 'r> {
                 unavailable(name)
             } else {
                 let known = self.registry.iter().map(PluginType::name).chain(catalog::known());
-                Remark::new(format!("unknown plugin type {name:?}")).suggest(nearest(name, known))
+                let remark = Remark::new(format!("unknown plugin type {name:?}"));
+                match nearest(name, known) {
+                    Some(suggestion) => remark.suggest(suggestion),
+                    None => remark,
+                }
             };
             self.error(field.node, remark);
         }

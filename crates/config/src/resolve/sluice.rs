@@ -65,8 +65,13 @@ impl Resolver<'_, '_> {
         let RawModelRewrite { matches, targets } = raw;
         let mut models = Vec::new();
         for pattern in matches {
-            let owner = self.document.child(pattern.node, "model").unwrap_or(pattern.node);
-            if let Some(value) = self.required(pattern.value.model.value.as_ref(), owner, "value") {
+            let Some(model) = pattern.value.model else {
+                if self.document.child(pattern.node, "model").is_none() {
+                    self.missing(pattern.node, "model");
+                }
+                continue;
+            };
+            if let Some(value) = self.required(model.value.value.as_ref(), model.node, "value") {
                 models.push(value.value.clone());
             }
         }

@@ -1,0 +1,10 @@
+//! What configurations lead to, and what is said about those that lead nowhere.
+
+mod accepted;
+mod parameters;
+mod plugins;
+mod profiles;
+mod robustness;
+mod sections;
+mod shape;
+mod support;

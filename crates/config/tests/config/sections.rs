@@ -1,0 +1,186 @@
+//! Versions, gates, deprecated fields, and settings that do nothing yet.
+
+use insta::assert_snapshot;
+
+use crate::support::diagnose;
+
+#[test]
+fn only_the_version_and_kind_that_are_read_here() {
+    assert_snapshot!(diagnose("apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\n"), @r#"
+    c.yaml:1:13: warning: apiVersion: "inference.networking.x-k8s.io/v1alpha1" is deprecated; write llm-d.ai/v1alpha1
+    ok
+    "#);
+    assert_snapshot!(diagnose("apiVersion: llm-d.ai/v1\nkind: InferencePool\n"), @r#"
+    c.yaml:1:13: apiVersion: unknown version "llm-d.ai/v1"; write llm-d.ai/v1alpha1
+    c.yaml:2:7: kind: unknown kind "InferencePool"; write EndpointPickerConfig
+    "#);
+}
+
+#[test]
+fn feature_gates_are_switched_in_the_notation_of_go() {
+    assert_snapshot!(diagnose("
+featureGates:
+  - flowControl=False
+  - 'flowControl= f '
+  - flowControl=0=1
+  - haPopulateNonLeaderDatastore
+  - haPopulateNonLeaderDatastore=T
+"), @"ok");
+    assert_snapshot!(diagnose("
+featureGates:
+  - flowControls
+  - dataLayerr=true
+  - ' flowControl'
+  - flowControl=yes
+  - flowControl=
+  - enableLegacyMetrics=maybe
+"), @r#"
+    c.yaml:3:5: featureGates[0]: unknown feature gate "flowControls", did you mean "flowControl"?
+    c.yaml:4:5: featureGates[1]: unknown feature gate "dataLayerr"; the gates are flowControl, haPopulateNonLeaderDatastore
+    c.yaml:5:5: featureGates[2]: unknown feature gate " flowControl", did you mean "flowControl"?
+    c.yaml:6:5: featureGates[3]: the value of feature gate "flowControl=yes" must be true or false
+    c.yaml:7:5: featureGates[4]: the value of feature gate "flowControl=" must be true or false
+    c.yaml:8:5: featureGates[5]: the value of feature gate "enableLegacyMetrics=maybe" must be true or false
+    "#);
+}
+
+#[test]
+fn retired_gates_warn() {
+    assert_snapshot!(diagnose("featureGates: [dataLayer, enableLegacyMetrics=false, prepareDataPlugins]"), @r#"
+    c.yaml:1:16: warning: featureGates[0]: the feature gate "dataLayer" is retired; remove it
+    c.yaml:1:27: warning: featureGates[1]: the feature gate "enableLegacyMetrics" is retired; remove it
+    c.yaml:1:54: warning: featureGates[2]: the feature gate "prepareDataPlugins" is retired; remove it
+    ok
+    "#);
+}
+
+#[test]
+fn gates_that_change_nothing_yet() {
+    assert_snapshot!(diagnose("featureGates: [haPopulateNonLeaderDatastore=false]"), @"
+    c.yaml:1:16: warning: featureGates[0]: has no effect in this version, which does not read the cluster yet
+    ok
+    ");
+    assert_snapshot!(diagnose("featureGates: [flowControl]"), @"c.yaml:1:16: featureGates[0]: this version has no flow control yet; remove the gate to run without");
+    // The last one counts.
+    assert_snapshot!(diagnose("featureGates: [flowControl, flowControl=false]"), @"ok");
+}
+
+#[test]
+fn deprecated_fields_move() {
+    assert_snapshot!(diagnose("
+saturationDetector: {pluginRef: utilization-detector}
+parser: {pluginRef: openai-parser}
+"), @r#"
+    c.yaml:2:1: warning: saturationDetector: deprecated in favour of flowControl.saturationDetector
+    c.yaml:2:22: warning: saturationDetector.pluginRef: has no effect: this version has no flow control yet
+    c.yaml:3:1: warning: parser: deprecated in favour of requestHandler.parsers
+    c.yaml:3:21: parser.pluginRef: the plugin type "openai-parser" is known but not available in this version; leave it out: this version reads OpenAI requests and passes on others
+    "#);
+    assert_snapshot!(diagnose("
+saturationDetector: {pluginRef: utilization-detector}
+parser: {pluginRef: openai-parser}
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+requestHandler: {parsers: [{pluginRef: anthropic-parser}]}
+"), @r#"
+    c.yaml:2:1: warning: saturationDetector: deprecated in favour of flowControl.saturationDetector; ignored, because that is set too
+    c.yaml:2:22: warning: saturationDetector.pluginRef: has no effect: this version has no flow control yet
+    c.yaml:3:1: warning: parser: deprecated in favour of requestHandler.parsers; ignored, because that is set too
+    c.yaml:4:15: warning: flowControl.saturationDetector: has no effect: this version has no flow control yet
+    c.yaml:5:40: requestHandler.parsers[0].pluginRef: the plugin type "anthropic-parser" is known but not available in this version
+    "#);
+}
+
+#[test]
+fn bands_have_different_priorities() {
+    assert_snapshot!(diagnose("flowControl: {priorityBands: [{priority: 1}, {priority: 2}, {priority: 1}]}"), @"
+    c.yaml:1:15: warning: flowControl.priorityBands: has no effect: this version has no flow control yet
+    c.yaml:1:72: flowControl.priorityBands[2].priority: there is a band for priority 1 already
+    ");
+}
+
+#[test]
+fn settings_without_effect_are_named() {
+    assert_snapshot!(diagnose("
+dataLayer:
+  injectDefaults: false
+  peerDiscovery: {pluginRef: x}
+  crossReplicaSyncInterval: 1s
+flowControl:
+  maxBytes: 6Gi
+  maxRequests: 20k
+  defaultRequestTTL: 25s
+  enableEviction: true
+  defaultPriorityBand: {maxRequests: 400}
+  priorityBands: [{priority: 20, fairnessPolicyRef: rr}]
+sluice:
+  objectives: [{name: premium, priority: 100}]
+  queue: {whenFull: displace}
+  eviction: {}
+  limits: {maxRequestBody: 1Mi}
+  bodies: null
+"), @"
+    c.yaml:3:3: warning: dataLayer.injectDefaults: has no effect: this version has no metrics scraping yet
+    c.yaml:4:19: warning: dataLayer.peerDiscovery.pluginRef: has no effect: this version has no peer discovery yet
+    c.yaml:5:3: warning: dataLayer.crossReplicaSyncInterval: has no effect: this version has no synchronisation between replicas yet
+    c.yaml:7:3: warning: flowControl.maxBytes: has no effect: this version has no flow control yet
+    c.yaml:8:3: warning: flowControl.maxRequests: has no effect: this version has no flow control yet
+    c.yaml:9:3: warning: flowControl.defaultRequestTTL: has no effect: this version has no flow control yet
+    c.yaml:10:3: warning: flowControl.enableEviction: has no effect: this version has no flow control yet
+    c.yaml:11:3: warning: flowControl.defaultPriorityBand: has no effect: this version has no flow control yet
+    c.yaml:12:3: warning: flowControl.priorityBands: has no effect: this version has no flow control yet
+    c.yaml:14:3: warning: sluice.objectives: has no effect: this version has no request priorities yet
+    c.yaml:15:11: warning: sluice.queue.whenFull: has no effect: this version has no flow control yet
+    c.yaml:16:3: warning: sluice.eviction: has no effect: this version has no eviction yet
+    ok
+    ");
+}
+
+#[test]
+fn sluice_settings_are_checked() {
+    assert_snapshot!(diagnose("
+sluice:
+  objectives: [{name: a}, {name: a, priority: 1}, {priority: 3}, {name: b, priority: 3000000000}]
+  modelRewrites:
+    - matches: [{model: {type: Regex, value: x}}, {model: {value: ''}}, {}]
+      targets: [{modelRewrite: a, weight: 0}, {weight: 2}]
+  unknownObjective: drop
+  trust: {source: header}
+  headerOnly: skip
+  bodies: none
+  dryRun: [ceiling]
+  queue: {whenFull: displaced, maxFlowsPerBand: 0}
+  eviction: {midStream: reset-now, victimOrder: oldest, confirmationTimeout: 1}
+  refusals: {body: json, retryAfter: sometimes}
+  limits: {maxRequestBody: 0, bodyProgressTimeout: -1s, bodyMemory: lots}
+  reload: {enable: true}
+  drain: {queued: handover}
+  metrics: {maxTenants: -1}
+"), @r#"
+    c.yaml:3:34: sluice.objectives[1].name: there is an objective "a" already
+    c.yaml:3:51: sluice.objectives[2].name: the field "name" is missing
+    c.yaml:3:86: sluice.objectives[3].priority: expected a whole number from -2147483648 to 2147483647, found the number 3000000000
+    c.yaml:5:32: sluice.modelRewrites[0].matches[0].model.type: unknown value "Regex"; the values are Exact
+    c.yaml:5:59: sluice.modelRewrites[0].matches[1].model.value: the field "value" is missing
+    c.yaml:5:73: sluice.modelRewrites[0].matches[2].model: the field "model" is missing
+    c.yaml:6:43: sluice.modelRewrites[0].targets[0].weight: expected a whole number from 1 to 4294967295, found the number 0
+    c.yaml:6:47: sluice.modelRewrites[0].targets[1].modelRewrite: the field "modelRewrite" is missing
+    c.yaml:7:21: sluice.unknownObjective: unknown value "drop"; the values are default, reject
+    c.yaml:8:19: sluice.trust.source: unknown value "header", did you mean "headers"?
+    c.yaml:9:15: sluice.headerOnly: unknown value "skip"; the values are pass, admit
+    c.yaml:10:11: sluice.bodies: unknown value "none"; the values are auto, full, headers
+    c.yaml:11:12: sluice.dryRun[0]: unknown value "ceiling", did you mean "ceilings"?
+    c.yaml:12:21: sluice.queue.whenFull: unknown value "displaced", did you mean "displace"?
+    c.yaml:12:49: sluice.queue.maxFlowsPerBand: expected a whole number from 1 to 4294967295, found the number 0
+    c.yaml:13:25: sluice.eviction.midStream: unknown value "reset-now"; the values are event-then-reset, reset, event-then-end
+    c.yaml:13:49: sluice.eviction.victimOrder: unknown value "oldest"; the values are newest, most-slack, cheapest
+    c.yaml:13:78: sluice.eviction.confirmationTimeout: expected a duration with a unit, such as 200ms or 30s, found the number 1
+    c.yaml:14:20: sluice.refusals.body: unknown value "json"; the values are api, text
+    c.yaml:14:38: sluice.refusals.retryAfter: expected true or false, found the string "sometimes"
+    c.yaml:15:28: sluice.limits.maxRequestBody: a limit of 0 would refuse every request; write a size such as 64Mi
+    c.yaml:15:52: sluice.limits.bodyProgressTimeout: -1s is negative, it must be zero or more
+    c.yaml:15:69: sluice.limits.bodyMemory: invalid quantity "lots": it has no digits
+    c.yaml:16:12: sluice.reload.enable: unknown field "enable", did you mean "enabled"?
+    c.yaml:17:19: sluice.drain.queued: unknown value "handover", did you mean "hand-over"?
+    c.yaml:18:25: sluice.metrics.maxTenants: expected a whole number from 0 to 4294967295, found the number -1
+    "#);
+}

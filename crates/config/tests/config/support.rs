@@ -1,0 +1,203 @@
+//! Plugins that do nothing but have every role, and ways to look at what a configuration leads to.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use sluice_config::{Assembled, BuildContext, BuildError, Options, Plugin, PluginType, Roles, Source, Stability, load};
+use sluice_core::{Endpoint, Request};
+use sluice_data::{Discovery, FileDiscovery};
+use sluice_schedule::{Candidates, Filter, Next, Picker, ProfileHandler, ProfileResult, Rng, Scorer};
+use smallvec::SmallVec;
+
+pub(crate) const REGISTRY: &[PluginType] = &[
+    PluginType::of::<TestFilter>(),
+    PluginType::of::<TestScorer>(),
+    PluginType::of::<AlphaScorer>(),
+    PluginType::of::<MaxScorePicker>(),
+    PluginType::of::<TestPicker>(),
+    PluginType::of::<SingleProfileHandler>(),
+    PluginType::of::<TestHandler>(),
+    PluginType::of::<TestDiscovery>(),
+];
+
+/// The configuration in `text`, which must be valid.
+pub(crate) fn accept(text: &str) -> Assembled {
+    load(&Source::new("c.yaml", text), REGISTRY, &Options::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Everything that is said about the configuration in `text`, ending in `ok` if it can be used.
+pub(crate) fn diagnose(text: &str) -> String {
+    diagnose_bytes(text.as_bytes())
+}
+
+pub(crate) fn diagnose_bytes(text: &[u8]) -> String {
+    match load(&Source::new("c.yaml", text), REGISTRY, &Options::default()) {
+        Ok(assembled) => {
+            let mut said: Vec<String> = assembled.warnings.iter().map(ToString::to_string).collect();
+            said.push("ok".to_owned());
+            said.join("\n")
+        }
+        Err(diagnostics) => {
+            assert!(diagnostics.errors() > 0, "refused without an error: {diagnostics}");
+            diagnostics.to_string()
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct TestParams {
+    max_num_of_endpoints: u16,
+    labels: Vec<String>,
+    limit: Limit,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+struct Limit {
+    value: f64,
+    strict: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct TestFilter;
+
+impl Plugin for TestFilter {
+    const TYPE: &'static str = "test-filter";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = TestParams;
+
+    fn build(params: TestParams, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let TestParams { max_num_of_endpoints, labels, limit } = params;
+        if max_num_of_endpoints == 13 {
+            return Err(BuildError::new("maxNumOfEndpoints", "13 is an unlucky number"));
+        }
+        if limit.strict && labels.is_empty() {
+            cx.warn("labels", "strict without labels");
+        }
+        if limit.value > 1.0 {
+            cx.warn("limit", format!("{} is more than 1", limit.value));
+        }
+        Ok(Roles::filter(Self))
+    }
+}
+
+impl Filter for TestFilter {
+    fn filter(&self, _request: &Request, _candidates: &mut Candidates<'_>) {}
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct NoParams {}
+
+macro_rules! scorer {
+    ($name:ident, $plugin_type:literal, $stability:ident) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::$stability;
+            type Params = NoParams;
+
+            fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                Ok(Roles::scorer(Self))
+            }
+        }
+
+        impl Scorer for $name {
+            fn score(&self, _request: &Request, _candidates: &[&Arc<Endpoint>], _scores: &mut [f32]) {}
+        }
+    };
+}
+
+scorer!(TestScorer, "test-scorer", Beta);
+scorer!(AlphaScorer, "alpha-scorer", Alpha);
+
+macro_rules! picker {
+    ($name:ident, $plugin_type:literal) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::Beta;
+            type Params = NoParams;
+
+            fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                Ok(Roles::picker(Self))
+            }
+        }
+
+        impl Picker for $name {
+            fn pick(
+                &self,
+                _request: &Request,
+                _candidates: &[&Arc<Endpoint>],
+                _scores: &[f32],
+                _rng: &mut Rng,
+                picked: &mut SmallVec<[usize; 4]>,
+            ) {
+                picked.push(0);
+            }
+        }
+    };
+}
+
+picker!(MaxScorePicker, "max-score-picker");
+picker!(TestPicker, "test-picker");
+
+macro_rules! handler {
+    ($name:ident, $plugin_type:literal, $max_profiles:expr) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::Beta;
+            type Params = NoParams;
+
+            fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                Ok(Roles::profile_handler(Self))
+            }
+        }
+
+        impl ProfileHandler for $name {
+            fn check(&self, profile_names: &[&str]) -> Result<(), String> {
+                if profile_names.len() > $max_profiles {
+                    return Err(format!("{} are too many", profile_names.len()));
+                }
+                Ok(())
+            }
+
+            fn next(&self, _request: &Request, results: &[Option<ProfileResult>]) -> Next {
+                if results[0].is_some() { Next::Finish { primary: 0 } } else { Next::Run(0) }
+            }
+        }
+    };
+}
+
+handler!(SingleProfileHandler, "single-profile-handler", 1);
+handler!(TestHandler, "test-handler", 2);
+
+#[derive(Debug)]
+pub(crate) struct TestDiscovery;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestDiscoveryParams {
+    path: String,
+    #[serde(default)]
+    watch: bool,
+}
+
+impl Plugin for TestDiscovery {
+    const TYPE: &'static str = "test-discovery";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = TestDiscoveryParams;
+
+    fn build(params: TestDiscoveryParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let TestDiscoveryParams { path, watch } = params;
+        Ok(Roles::discovery(Discovery::File(FileDiscovery { path: path.into(), watch })))
+    }
+}

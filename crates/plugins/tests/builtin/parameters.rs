@@ -1,0 +1,85 @@
+use insta::assert_snapshot;
+use sluice_config::{Options, Source, load};
+use sluice_plugins::BUILTIN;
+
+use crate::read;
+
+/// What is said about one plugin with these parameters, and what becomes of it.
+fn build(plugin_type: &str, parameters: &str) -> String {
+    let text = format!("plugins: [{{type: {plugin_type}, parameters: {parameters}}}]\n");
+    match read(&text) {
+        Ok(assembled) => {
+            let scheduler = format!("{:?}", assembled.scheduler);
+            let profile = scheduler.split_once("profiles: [").unwrap().1.to_owned();
+            assembled.warnings.iter().map(ToString::to_string).chain([profile]).collect::<Vec<_>>().join("\n")
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_built_in_configuration_has_nothing_to_warn_of() {
+    let assembled = load(&Source::built_in(), BUILTIN, &Options::default()).unwrap();
+    assert_eq!(assembled.warnings, []);
+    assert_eq!(assembled.discovery, None);
+    assert_snapshot!(format!("{:?}", assembled.scheduler), @r#"Scheduler { handler: SingleProfileHandler, profiles: [Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: ActiveRequestScorer { idle_threshold: 0, max_busy_score: 1.0 }, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }"#);
+}
+
+#[test]
+fn active_request_scorer() {
+    assert_snapshot!(build("active-request-scorer", "{idleThreshold: 3, maxBusyScore: 0.5}"), @r#"Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: ActiveRequestScorer { idle_threshold: 3, max_busy_score: 0.5 }, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }"#);
+    assert_snapshot!(build("active-request-scorer", "{idleThreshold: -3, maxBusyScore: 1.5}"), @r#"
+    c.yaml:1:69: warning: plugins[0].parameters.idleThreshold: -3 is negative, taken as 0
+    c.yaml:1:87: warning: plugins[0].parameters.maxBusyScore: 1.5 is not between 0 and 1, taken as 1
+    Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: ActiveRequestScorer { idle_threshold: 0, max_busy_score: 1.0 }, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("active-request-scorer", "{maxBusyScore: .nan}"), @r#"
+    c.yaml:1:68: warning: plugins[0].parameters.maxBusyScore: NaN is not between 0 and 1, taken as 1
+    Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: ActiveRequestScorer { idle_threshold: 0, max_busy_score: 1.0 }, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("active-request-scorer", "{requestTimeout: 2m, inFlightLoadProducerName: other}"), @r#"
+    c.yaml:1:70: warning: plugins[0].parameters.requestTimeout: deprecated and without effect: a request counts until it ends
+    c.yaml:1:100: warning: plugins[0].parameters.inFlightLoadProducerName: has no effect in this version, which counts requests in one place
+    Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: ActiveRequestScorer { idle_threshold: 0, max_busy_score: 1.0 }, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("active-request-scorer", "{idleTreshold: 1, maxBusyScore: high}"), @r#"
+    c.yaml:1:54: plugins[0].parameters.idleTreshold: unknown field "idleTreshold", did you mean "idleThreshold"?
+    c.yaml:1:85: plugins[0].parameters.maxBusyScore: expected a number, found the string "high"
+    "#);
+}
+
+#[test]
+fn pickers() {
+    assert_snapshot!(build("max-score-picker", "{maxNumOfEndpoints: 3}"), @r#"Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 3 } }] }"#);
+    assert_snapshot!(build("random-picker", "{maxNumOfEndpoints: 0}"), @r#"
+    c.yaml:1:65: warning: plugins[0].parameters.maxNumOfEndpoints: 0 is less than 1, taken as 1
+    Profile { name: "default", filters: [], scorers: [], picker: RandomPicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("random-picker", "{maxNumOfEndpoints: -1}"), @r#"
+    c.yaml:1:65: warning: plugins[0].parameters.maxNumOfEndpoints: -1 is less than 1, taken as 1
+    Profile { name: "default", filters: [], scorers: [], picker: RandomPicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("random-picker", "{maxNumOfEndpoints: many, weight: 1}"), @r#"
+    c.yaml:1:65: plugins[0].parameters.maxNumOfEndpoints: expected a whole number, found the string "many"
+    c.yaml:1:71: plugins[0].parameters.weight: unknown field "weight"; the only field is maxNumOfEndpoints
+    "#);
+}
+
+#[test]
+fn single_profile_handler_accepts_what_it_does_not_use() {
+    assert_snapshot!(build("single-profile-handler", "{profile: main}"), @r#"
+    c.yaml:1:64: warning: plugins[0].parameters.profile: has no effect: this plugin takes no parameters
+    Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+}
+
+#[test]
+fn file_discovery_needs_a_path() {
+    assert_snapshot!(build("file-discovery", "{}"), @r#"c.yaml:1:46: plugins[0].parameters.path: the field "path" is missing"#);
+    assert_snapshot!(build("file-discovery", "{path: '', watchFile: false}"), @"c.yaml:1:53: plugins[0].parameters.path: the path of the endpoint file is empty");
+    assert_snapshot!(build("file-discovery", "{path: [a], watch: true, watchFile: 'yes'}"), @r#"
+    c.yaml:1:53: plugins[0].parameters.path: expected a path, found a list
+    c.yaml:1:58: plugins[0].parameters.watch: unknown field "watch"; the fields are path, watchFile
+    c.yaml:1:82: plugins[0].parameters.watchFile: expected true or false, found the string "yes"
+    "#);
+}
