@@ -9,7 +9,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
     ExternalProcessor, ExternalProcessorServer,
@@ -52,6 +52,7 @@ struct Shared {
     metrics: Metrics,
     session_settings: SessionSettings,
     next_id: AtomicU64,
+    open_streams: AtomicUsize,
 }
 
 impl Service {
@@ -59,12 +60,18 @@ impl Service {
         let ServiceSettings { max_request_body, refusal_style, id_seed } = settings;
         let session_settings = SessionSettings { max_request_body, refusal_style };
         let next_id = AtomicU64::new(id_seed);
-        Self(Arc::new(Shared { router, clock, metrics, session_settings, next_id }))
+        let open_streams = AtomicUsize::new(0);
+        Self(Arc::new(Shared { router, clock, metrics, session_settings, next_id, open_streams }))
     }
 
     /// The gRPC service. `max_message` bounds one message from the proxy, in bytes.
     pub fn into_server(self, max_message: usize) -> ExternalProcessorServer<Self> {
         ExternalProcessorServer::new(self).max_decoding_message_size(max_message)
+    }
+
+    /// Streams that have not ended yet.
+    pub fn open_streams(&self) -> usize {
+        self.0.open_streams.load(Ordering::Relaxed)
     }
 }
 
@@ -142,6 +149,7 @@ enum Event {
 impl Driver {
     fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>) -> Self {
         let session = Session::new(shared.session_settings);
+        shared.open_streams.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
             inbound,
@@ -271,5 +279,10 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.end(Outcome::Terminated { cause: TerminationCause::ClientDisconnect, status: None });
+        self.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -46,18 +46,21 @@ pub struct Router {
     scheduler: Scheduler,
     /// The seed of the next decision's generator.
     seed: AtomicU64,
+    heed_subset: bool,
 }
 
 impl Router {
-    /// `seed` makes the random choices of a run repeatable.
-    pub const fn new(table: Arc<EndpointTable>, scheduler: Scheduler, seed: u64) -> Self {
-        Self { table, scheduler, seed: AtomicU64::new(seed) }
+    /// `seed` makes the random choices of a run repeatable. With `heed_subset` a request stays within the endpoints
+    /// that the gateway allows it.
+    pub const fn new(table: Arc<EndpointTable>, scheduler: Scheduler, seed: u64, heed_subset: bool) -> Self {
+        Self { table, scheduler, seed: AtomicU64::new(seed), heed_subset }
     }
 
     /// Chooses endpoints for the request and books them. Dropping the future, at any point, leaves no trace.
     pub async fn route(&self, intent: Intent) -> Result<Routed, Rejection> {
         let Intent { request, subset, uncounted } = intent;
         let snapshot = self.table.snapshot();
+        let subset = subset.filter(|_| self.heed_subset);
         let allowed = |endpoint: &&Arc<Endpoint>| subset.as_ref().is_none_or(|subset| subset.allows(endpoint));
         let candidates = Candidates::new(snapshot.endpoints().iter().filter(allowed));
         if candidates.is_empty() {

@@ -1,0 +1,325 @@
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
+use sluice_config::{GoDuration, Quantity};
+
+/// An endpoint picker for LLM inference gateways: an external processor for Envoy that decides if, when and where
+/// an inference request runs.
+///
+/// Takes the flags of llm-d-router's EPP. Switches are written `--flag` or `--flag=false`.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "epp", version, max_term_width = 100)]
+pub(crate) struct Flags {
+    /// Address to listen on, for all ports.
+    #[arg(long, default_value = "::", value_name = "IP")]
+    pub(crate) listen_address: IpAddr,
+    /// Port of the external processor; 0 picks a free one.
+    #[arg(long, default_value_t = 9002)]
+    pub(crate) grpc_port: u16,
+    /// Port of the gRPC health service.
+    #[arg(long, default_value_t = 9003)]
+    pub(crate) grpc_health_port: u16,
+    /// Port of /metrics.
+    #[arg(long, default_value_t = 9090)]
+    pub(crate) metrics_port: u16,
+    /// EndpointPickerConfig to read, YAML or JSON.
+    #[arg(long, value_name = "FILE")]
+    config_file: Option<String>,
+    /// EndpointPickerConfig given in place.
+    #[arg(long, value_name = "YAML")]
+    config_text: Option<String>,
+    /// Allow plugins that are not yet stable.
+    #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub(crate) allow_experimental_plugins: bool,
+    /// Serve the external processor over TLS.
+    #[arg(long, value_parser = go_bool, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) secure_serving: bool,
+    /// Directory with tls.crt and tls.key; a self-signed certificate is made if there is none.
+    #[arg(long, value_name = "DIR")]
+    cert_path: Option<String>,
+    /// Largest gRPC message taken, a quantity such as 16Mi; unset: 1 MiB more than the largest request body.
+    #[arg(long, value_name = "QUANTITY", value_parser = message_size)]
+    pub(crate) grpc_max_recv_msg_size: Option<MessageSize>,
+    /// Ignore the gateway's hint which endpoints a request may use.
+    #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) disable_endpoint_subset_filter: bool,
+    /// How long to go on serving after SIGTERM, so that gateways notice.
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    pub(crate) drain_timeout: Duration,
+    /// How long running requests may then take to end before they are cut.
+    #[arg(long, default_value = "90s", value_parser = duration)]
+    pub(crate) stream_drain_timeout: Duration,
+    /// Verbosity: up to 3 info, 4 debug, 5 trace.
+    #[arg(short = 'v', long = "v", default_value_t = 2, allow_negative_numbers = true, value_name = "LEVEL")]
+    pub(crate) verbosity: i32,
+    /// Log level by name or verbosity; wins over -v.
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) zap_log_level: Option<String>,
+    #[command(flatten)]
+    pub(crate) without_effect: WithoutEffect,
+}
+
+/// Flags of llm-d-router's EPP that are taken, so that its command lines work, but change nothing.
+#[derive(Clone, Debug, Parser)]
+#[command(next_help_heading = "Accepted, without effect in this version")]
+pub(crate) struct WithoutEffect {
+    #[arg(long)]
+    pool_name: Option<String>,
+    #[arg(long)]
+    pool_namespace: Option<String>,
+    #[arg(long)]
+    pool_group: Option<String>,
+    #[arg(long)]
+    endpoint_selector: Option<String>,
+    #[arg(long)]
+    endpoint_target_ports: Option<String>,
+    #[arg(long)]
+    grpc_max_send_msg_size: Option<String>,
+    #[arg(long)]
+    refresh_metrics_interval: Option<String>,
+    #[arg(long)]
+    refresh_prometheus_metrics_interval: Option<String>,
+    #[arg(long)]
+    metrics_staleness_threshold: Option<String>,
+    #[arg(long)]
+    tls_min_version: Option<String>,
+    #[arg(long)]
+    tls_cipher_suites: Option<String>,
+    #[arg(long)]
+    metrics_cert_dir: Option<String>,
+    #[arg(long)]
+    metrics_client_ca_file: Option<String>,
+    #[arg(long)]
+    zap_encoder: Option<String>,
+    #[arg(long)]
+    zap_stacktrace_level: Option<String>,
+    #[arg(long)]
+    zap_time_encoding: Option<String>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    zap_devel: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    ha_enable_leader_election: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    health_checking: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    enable_cert_reload: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    emit_endpoint_scores: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    enable_grpc_stream_metrics: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    metrics_endpoint_auth: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    enable_pprof: Option<bool>,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    tracing: Option<bool>,
+    // Retired by llm-d-router's EPP, which refuses them.
+    #[arg(long, hide = true)]
+    total_queued_requests_metric: Option<String>,
+    #[arg(long, hide = true)]
+    total_running_requests_metric: Option<String>,
+    #[arg(long, hide = true)]
+    kv_cache_usage_percentage_metric: Option<String>,
+    #[arg(long, hide = true)]
+    lora_info_metric: Option<String>,
+    #[arg(long, hide = true)]
+    cache_info_metric: Option<String>,
+    #[arg(long, hide = true)]
+    model_server_metrics_scheme: Option<String>,
+    #[arg(long, hide = true)]
+    model_server_metrics_path: Option<String>,
+    #[arg(long, hide = true)]
+    model_server_metrics_port: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    model_server_metrics_https_insecure_skip_verify: Option<String>,
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ConfigSource {
+    File(PathBuf),
+    Text(String),
+    /// Nothing was given.
+    BuiltIn,
+}
+
+impl Flags {
+    pub(crate) fn config_source(&self) -> ConfigSource {
+        match (given(&self.config_file), given(&self.config_text)) {
+            (Some(file), _) => ConfigSource::File(file.into()),
+            (None, Some(text)) => ConfigSource::Text(text.to_owned()),
+            (None, None) => ConfigSource::BuiltIn,
+        }
+    }
+
+    pub(crate) fn certificate_directory(&self) -> Option<&Path> {
+        given(&self.cert_path).map(Path::new)
+    }
+
+    fn check(&self) -> Result<(), clap::Error> {
+        if given(&self.config_file).is_some() && given(&self.config_text).is_some() {
+            let message = "--config-file and --config-text exclude each other";
+            return Err(Self::command().error(clap::error::ErrorKind::ArgumentConflict, message));
+        }
+        Ok(())
+    }
+}
+
+/// Charts pass flags with empty values: empty means not given.
+fn given(value: &Option<String>) -> Option<&str> {
+    value.as_deref().filter(|text| !text.is_empty())
+}
+
+/// A command line that was understood.
+#[derive(Clone, Debug)]
+pub(crate) struct CommandLine {
+    pub(crate) flags: Flags,
+    /// Flags that were given and change nothing, as they are written.
+    pub(crate) ignored: Vec<String>,
+}
+
+impl CommandLine {
+    pub(crate) fn parse(
+        arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let matches = Flags::command().try_get_matches_from(arguments)?;
+        let flags = Flags::from_arg_matches(&matches)?;
+        flags.check()?;
+        Ok(Self { flags, ignored: ignored(&matches) })
+    }
+}
+
+fn ignored(matches: &ArgMatches) -> Vec<String> {
+    WithoutEffect::command()
+        .get_arguments()
+        .filter(|argument| {
+            let given = matches.try_contains_id(argument.get_id().as_str()).is_ok()
+                && matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine);
+            given && argument.get_long().is_some()
+        })
+        .filter_map(|argument| argument.get_long().map(|long| format!("--{long}")))
+        .collect()
+}
+
+/// As Go's flag package reads it.
+fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("not true or false".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration: GoDuration = text.parse().map_err(|error| format!("{error} (write 30s, 1m30s, 0s)"))?;
+    duration.non_negative().ok_or_else(|| "must not be negative".to_owned())
+}
+
+/// Bytes of one gRPC message; `None` stands for the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessageSize(pub(crate) Option<usize>);
+
+/// A Kubernetes quantity, one trailing `B` allowed (`16MiB`); empty or 0 stands for the default.
+fn message_size(text: &str) -> Result<MessageSize, String> {
+    let number = text.strip_suffix(['B', 'b']).unwrap_or(text);
+    if number.is_empty() {
+        return Ok(MessageSize(None));
+    }
+    let quantity: Quantity = number.parse().map_err(|error| format!("{error} (write 16Mi, 25MB, 4194304)"))?;
+    match usize::try_from(quantity.units()) {
+        Ok(0) => Ok(MessageSize(None)),
+        Ok(bytes) => Ok(MessageSize(Some(bytes))),
+        Err(_) => Err("must not be negative".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<CommandLine, clap::Error> {
+        CommandLine::parse(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_command_lines_of_charts_are_understood() {
+        let line = parse(
+            "epp --pool-name lab --pool-namespace=lab --config-file /etc/epp.yaml -v 4 --zap-encoder json \
+             --grpc-port 9002 --tracing=false --secure-serving=false --health-checking --enable-pprof=true \
+             --kv-cache-usage-percentage-metric=x --drain-timeout=1m30s --grpc-max-recv-msg-size 16MiB",
+        )
+        .unwrap();
+        assert_eq!(line.flags.verbosity, 4);
+        assert!(!line.flags.secure_serving);
+        assert_eq!(line.flags.drain_timeout, Duration::from_secs(90));
+        assert_eq!(line.flags.grpc_max_recv_msg_size, Some(MessageSize(Some(16 << 20))));
+        let ignored = [
+            "--pool-name",
+            "--pool-namespace",
+            "--zap-encoder",
+            "--health-checking",
+            "--enable-pprof",
+            "--tracing",
+            "--kv-cache-usage-percentage-metric",
+        ];
+        assert_eq!(line.ignored.len(), ignored.len(), "{:?}", line.ignored);
+        assert!(ignored.iter().all(|flag| line.ignored.iter().any(|given| given == flag)), "{:?}", line.ignored);
+    }
+
+    #[test]
+    fn nothing_given_is_nothing_ignored() {
+        let line = parse("epp").unwrap();
+        assert_eq!(line.ignored, Vec::<String>::new());
+        assert!(line.flags.secure_serving);
+        assert_eq!(line.flags.grpc_max_recv_msg_size, None);
+    }
+
+    #[test]
+    fn every_way_to_write_verbosity() {
+        for text in ["epp -v 4", "epp -v=4", "epp -v4", "epp --v 4", "epp --v=4"] {
+            assert_eq!(parse(text).unwrap().flags.verbosity, 4, "{text}");
+        }
+        assert_eq!(parse("epp -v=-1").unwrap().flags.verbosity, -1);
+    }
+
+    #[test]
+    fn switches_take_gos_words() {
+        for (text, secure) in [("", true), ("=true", true), ("=1", true), ("=F", false), ("=0", false)] {
+            assert_eq!(parse(&format!("epp --secure-serving{text}")).unwrap().flags.secure_serving, secure, "{text}");
+        }
+        assert!(parse("epp --secure-serving=maybe").is_err());
+        assert!(parse("epp --allow-experimental-plugins").unwrap().flags.allow_experimental_plugins);
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for text in [
+            "epp --nonsense",
+            "epp --grpc-port 70000",
+            "epp --drain-timeout -1s",
+            "epp --drain-timeout 30",
+            "epp --grpc-max-recv-msg-size -1",
+            "epp --grpc-max-recv-msg-size lots",
+            "epp --config-file a --config-text b",
+            "epp stray",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_empty_value_is_no_value() {
+        let line = CommandLine::parse(["epp", "--config-file", "", "--config-text", "x", "--cert-path="]).unwrap();
+        assert_eq!(line.flags.config_source(), ConfigSource::Text("x".into()));
+        assert_eq!(line.flags.certificate_directory(), None);
+        assert_eq!(parse("epp").unwrap().flags.config_source(), ConfigSource::BuiltIn);
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        Flags::command().debug_assert();
+    }
+}

@@ -1,0 +1,53 @@
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::flags::Flags;
+
+/// Sends JSON lines to stderr, as much as the flags ask for. Other crates are heard only when something is wrong,
+/// or when everything is asked for.
+pub(crate) fn start(flags: &Flags) {
+    let level = level(flags.verbosity, flags.zap_log_level.as_deref());
+    let others = if level == LevelFilter::TRACE { LevelFilter::DEBUG } else { LevelFilter::WARN };
+    let targets = Targets::new().with_default(others).with_target("epp", level).with_target("sluice", level);
+    let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(targets).with(lines).init();
+}
+
+/// A negative verbosity counts as the default. `name` is a level's name or a verbosity.
+fn level(verbosity: i32, name: Option<&str>) -> LevelFilter {
+    match name.unwrap_or_default().to_ascii_lowercase().as_str() {
+        "error" | "dpanic" | "panic" | "fatal" => LevelFilter::ERROR,
+        "warn" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        number => match number.parse().unwrap_or(verbosity) {
+            ..=3 => LevelFilter::INFO,
+            4 => LevelFilter::DEBUG,
+            5.. => LevelFilter::TRACE,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_wins_over_the_verbosity() {
+        for (verbosity, name, expected) in [
+            (2, None, LevelFilter::INFO),
+            (-1, None, LevelFilter::INFO),
+            (4, None, LevelFilter::DEBUG),
+            (9, None, LevelFilter::TRACE),
+            (2, Some("DEBUG"), LevelFilter::DEBUG),
+            (5, Some("error"), LevelFilter::ERROR),
+            (2, Some("5"), LevelFilter::TRACE),
+            (4, Some("nonsense"), LevelFilter::DEBUG),
+        ] {
+            assert_eq!(level(verbosity, name), expected, "{verbosity} {name:?}");
+        }
+    }
+}
