@@ -44,6 +44,14 @@ impl Exposition {
         };
         self.samples.iter().filter(matches).map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
+
+    /// The same for values that count something; `None` also if the sum is no whole number.
+    pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> Option<i64> {
+        const LARGEST: f64 = (1_u64 << 53) as f64;
+        let sum = self.sum(name, labels)?;
+        #[expect(clippy::cast_possible_truncation, reason = "whole, and small enough to be exact")]
+        (sum.fract() == 0.0 && sum.abs() <= LARGEST).then_some(sum as i64)
+    }
 }
 
 impl Sample {
@@ -106,6 +114,14 @@ seconds_bucket{le=\"+Inf\"} +Inf
         assert_eq!(page.sum("waiting", &[("model", "b, \"c\"}"), ("pool", "p")]), Some(3.5));
         assert_eq!(page.sum("up", &[]), Some(1.0));
         assert_eq!(page.sum("seconds_bucket", &[("le", "+Inf")]), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn a_count_is_a_whole_number() {
+        let page = Exposition::parse(PAGE).unwrap();
+        assert_eq!(page.count("waiting", &[("model", "a")]), Some(2));
+        assert_eq!(page.count("waiting", &[]), None);
+        assert_eq!(page.count("seconds_bucket", &[]), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Lines kept per process; older ones are forgotten.
 const KEPT_LINES: usize = 5_000;
 /// Lines shown when something goes wrong.
-const SHOWN_LINES: usize = 60;
+const SHOWN_LINES: usize = 40;
 
 /// What a child process has written to standard output and standard error, line by line.
 #[derive(Clone, Debug)]

@@ -86,5 +86,5 @@ async fn nothing_outlives_a_parent_that_is_killed() {
 fn parent_of_a_sleeper() {
     let process = Process::spawn("sleeper", Command::new("sleep").arg("600")).unwrap();
     println!("\nsleeper {}", process.id());
-    std::thread::park_timeout(Duration::from_secs(60));
+    std::thread::park_timeout(Duration::from_secs(20));
 }

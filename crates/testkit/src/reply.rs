@@ -132,7 +132,13 @@ fn scripted(steps: Vec<Step>, end: End, ending: Ending) -> Body {
                     continue;
                 }
                 Step::Data(data) => Frame::data(data),
-                Step::Trailers(trailers) => Frame::trailers(trailers),
+                Step::Trailers(trailers) => {
+                    // Nobody asks for what follows trailers.
+                    if let Some((End::Complete, mut ending)) = end.take() {
+                        ending.complete();
+                    }
+                    Frame::trailers(trailers)
+                }
             };
             return Some((Ok(frame), (steps, end)));
         }

@@ -39,4 +39,10 @@ impl Stack {
         let envoy = Envoy::start(&envoy_config).await?;
         Ok(Self { envoy, picker, endpoints, _dir: dir })
     }
+
+    /// The ends of the logs of both, for a test that has failed.
+    pub fn logs(&self) -> String {
+        let logs = [self.picker.process(), self.envoy.process()];
+        logs.map(|process| format!("---- output of {} ----\n{}", process.name(), process.output().tail())).concat()
+    }
 }

@@ -27,17 +27,15 @@ async fn metrics_follow_a_running_stream() {
     let simulator = start().await.unwrap();
     let running = async || -> Result<_> {
         let page = simulator.metrics().await?;
-        Ok(page.sum("vllm:num_requests_running", &[("model_name", "m")]))
+        Ok(page.count("vllm:num_requests_running", &[("model_name", "m")]))
     };
     let response = endless_chat(&simulator).await.unwrap();
     assert_eq!(response.headers()["x-served-by"], "server-0");
     let mut events = SseEvents::of(response);
     events.next().await.unwrap();
-    assert_eq!(running().await.unwrap(), Some(1.0));
+    assert_eq!(running().await.unwrap(), Some(1));
     drop(events);
-    eventually(LIMIT, "the slot is free", async || Ok(running().await?.filter(|running| *running == 0.0)))
-        .await
-        .unwrap();
+    eventually(LIMIT, "the slot is free", async || Ok(running().await?.filter(|running| *running == 0))).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,0 +1,9 @@
+//! What a user sees: clients over HTTP/1.1 and HTTP/2, a real Envoy with a configuration from `deploy/envoy/`, the
+//! picker with `config/standalone.yaml`, and model servers that simulate or record.
+
+mod bodies;
+mod endings;
+mod headers;
+mod refusals;
+mod round_trips;
+mod support;
