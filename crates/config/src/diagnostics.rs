@@ -123,6 +123,11 @@ impl Diagnostics {
         self.errors > 0
     }
 
+    /// Further errors would not be kept.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.errors > Self::MAX_ERRORS
+    }
+
     /// There is an error in the setting `path` or inside of it.
     pub(crate) fn has_errors_in(&self, path: &str) -> bool {
         self.list.iter().any(|diagnostic| {
@@ -177,7 +182,7 @@ impl fmt::Display for Diagnostics {
             }
             diagnostic.fmt(f)?;
         }
-        if self.errors > Self::MAX_ERRORS {
+        if self.is_full() {
             write!(f, "\n{}: there are more mistakes than the {} shown", self.source, Self::MAX_ERRORS)?;
         }
         Ok(())

@@ -1,5 +1,8 @@
 //! Near misses: what someone may have meant by a name that does not exist.
 
+/// More names than this are not looked at: nobody has them by hand.
+const MAX_NAMES: usize = 1000;
+
 /// The name among `known` that is closest to `written`, if one is close enough to have been meant.
 pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = fold(written);
@@ -7,6 +10,7 @@ pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str
     let tolerance = (written.chars().count() / 3).max(1);
     known
         .into_iter()
+        .take(MAX_NAMES)
         .map(|name| (strsim::osa_distance(&written, &fold(name)), name))
         .filter(|&(distance, name)| distance <= tolerance && distance < name.chars().count())
         .min_by_key(|&(distance, _)| distance)

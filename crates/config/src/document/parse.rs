@@ -40,8 +40,8 @@ impl Document {
             budget: serde_saphyr::budget! {
                 max_depth: 48,
                 flow_nesting_limit: 48,
-                max_nodes: 100_000,
-                max_events: 300_000,
+                max_nodes: 50_000,
+                max_events: 200_000,
                 max_total_scalar_bytes: 4 * MAX_BYTES,
                 max_recorded_anchor_bytes: 4 * MAX_BYTES,
             },
@@ -75,7 +75,7 @@ fn syntax_error(error: &serde_saphyr::Error) -> String {
         serde_saphyr::Error::AliasError { error, .. } => syntax_error(error),
         serde_saphyr::Error::MultipleDocuments { .. } => "a second document starts here, only one is read".to_owned(),
         serde_saphyr::Error::Budget { .. } => {
-            "the configuration is too deeply nested, or its aliases expand to too much".to_owned()
+            "the configuration is too large or too deeply nested, or its aliases expand to too much".to_owned()
         }
         _ => {
             let message = UserMessageFormatter.format_message(error);

@@ -57,7 +57,7 @@ impl Names {
             Some(Declared::Instance(index)) => Some(*index),
             Some(Declared::Broken) => None,
             None => {
-                if self.complete {
+                if self.complete && !diagnostics.is_full() {
                     diagnostics.error(document.place(reference.node), self.unknown(&reference.value));
                 }
                 None

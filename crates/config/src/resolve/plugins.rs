@@ -11,6 +11,10 @@ impl<'r> Resolver<'_, 'r> {
     /// Enters the list `plugins` into `names` and `instances`.
     pub(super) fn declare(&mut self, plugins: &[Located<RawPlugin>]) {
         for plugin in plugins {
+            if self.diagnostics.is_full() {
+                self.names.mark_incomplete();
+                return;
+            }
             let type_field = self.required(plugin.value.plugin_type.as_ref(), plugin.node, "type");
             let name_field = filled(plugin.value.name.as_ref());
             let Some(name) = name_field.or(type_field) else {

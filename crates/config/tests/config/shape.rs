@@ -32,11 +32,13 @@ fn text_must_be_utf_8() {
 #[test]
 fn size_and_nesting_are_bounded() {
     assert_snapshot!(diagnose(&"#".repeat((1 << 20) + 1)), @"c.yaml:1:1: the configuration has 1048577 bytes, at most 1048576 are read");
+    assert_snapshot!(diagnose(&"- ".repeat(200)), @"c.yaml:1:97: the configuration is too large or too deeply nested, or its aliases expand to too much");
+    assert_snapshot!(diagnose(&"{a: ".repeat(60)), @"c.yaml:1:193: not valid YAML: recursion limit exceeded");
     assert_snapshot!(diagnose(&"[".repeat(200)), @"c.yaml:1:49: not valid YAML: recursion limit exceeded");
     let laughs: String = std::iter::once("a0: &a0 [lol]\n".to_owned())
         .chain((1..12).map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(","))))
         .collect();
-    assert_snapshot!(diagnose(&laughs), @"c.yaml:6:22: the configuration is too deeply nested, or its aliases expand to too much");
+    assert_snapshot!(diagnose(&laughs), @"c.yaml:6:14: the configuration is too large or too deeply nested, or its aliases expand to too much");
     assert_snapshot!(diagnose("a: &a\n  b: *a\n"), @"c.yaml:2:6: not valid YAML: Recursive reference not allowed here");
 }
 
