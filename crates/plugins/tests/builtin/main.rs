@@ -1,5 +1,7 @@
 //! The built-in plugins as a configuration sees them, and the pages and examples that describe them.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 mod documentation;
 mod parameters;
 mod spread;
