@@ -11,7 +11,7 @@ use crate::envoy_config::EnvoyConfig;
 use crate::envoy_install::envoy_binary;
 use crate::exposition::Exposition;
 use crate::process::Process;
-use crate::{client, eventually};
+use crate::{client, eventually, guardian};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ impl Envoy {
     /// The same with `workers` worker threads.
     pub async fn start_with_workers(config: &EnvoyConfig, workers: u32) -> Result<Self> {
         let binary = envoy_binary()?;
-        let dir = tempfile::Builder::new().prefix("envoy-").tempdir()?;
+        let dir = guardian::temporary_dir("envoy-")?;
         let mut config = config.clone();
         config.bind_anywhere()?;
         let config_path = dir.path().join("envoy.json");

@@ -3,10 +3,11 @@
 //! [`Process`](crate::Process) kills its child when it is dropped. That covers a failed test, a panic and an orderly
 //! end, but not a test binary that is killed, nor a value in a `static`. For those there is one shell per test
 //! process, the guardian. It reads from a pipe which only this process holds open, is told the group of every child,
-//! and kills what it still knows when the pipe ends, as it does at the end of this process however that comes.
+//! and kills what it still knows when the pipe ends, as it does at the end of this process however that comes. Then it
+//! removes the directory that the process has its temporary files in.
 //!
 //! ```text
-//! this process ──"guard 41"──> guardian ──(pipe closed)──> kill -KILL -- -41
+//! this process ──"guard 41"──> guardian ──(pipe closed)──> kill -KILL -- -41; rm -rf scratch
 //! ```
 //!
 //! A parent-death signal (`prctl`, `setpriv --pdeathsig`) would not do: it fires when the *thread* that started the
@@ -14,10 +15,12 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
+use tempfile::TempDir;
 
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
@@ -37,6 +40,7 @@ done
 for group in $groups; do
   kill -s KILL -- "-$group"
 done
+rm -rf -- "$1"
 "#;
 
 static GUARDIAN: LazyLock<Result<Guardian, String>> =
@@ -53,20 +57,33 @@ pub(crate) fn release(group: u32) -> Result<()> {
     tell("release", group)
 }
 
+/// A new directory, removed when the value is dropped, and also when this process ends without dropping it.
+pub(crate) fn temporary_dir(prefix: &str) -> Result<TempDir> {
+    let scratch = &guardian()?.scratch;
+    tempfile::Builder::new().prefix(prefix).tempdir_in(scratch).context("making a temporary directory")
+}
+
 fn tell(verb: &str, group: u32) -> Result<()> {
-    let guardian = GUARDIAN.as_ref().map_err(|error| anyhow!("{error}"))?;
+    let guardian = guardian()?;
     let mut pipe = guardian.pipe.lock().unwrap_or_else(PoisonError::into_inner);
     writeln!(pipe, "{verb} {group}").context("the guardian of child processes is gone")
 }
 
+fn guardian() -> Result<&'static Guardian> {
+    GUARDIAN.as_ref().map_err(|error| anyhow!("{error}"))
+}
+
 struct Guardian {
     pipe: Mutex<ChildStdin>,
+    scratch: PathBuf,
 }
 
 impl Guardian {
     fn start() -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("sluice-").tempdir()?;
         let mut child = Command::new("sh")
-            .args(["-c", SCRIPT])
+            .args(["-c", SCRIPT, "guardian"])
+            .arg(scratch.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -75,6 +92,7 @@ impl Guardian {
             .spawn()
             .context("starting a shell as guardian of child processes")?;
         let pipe = child.stdin.take().context("the guardian has no standard input")?;
-        Ok(Self { pipe: Mutex::new(pipe) })
+        // From here on the guardian removes it.
+        Ok(Self { pipe: Mutex::new(pipe), scratch: scratch.keep() })
     }
 }

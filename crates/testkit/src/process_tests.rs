@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::*;
 
@@ -74,17 +74,23 @@ async fn nothing_outlives_a_parent_that_is_killed() {
     let output = Output::new();
     output.capture(parent.stdout.take().unwrap());
     let sleeper = output.find(LIMIT, |line| line.strip_prefix("sleeper ")?.parse::<u32>().ok()).await;
-    let was_alive = sleeper.as_ref().is_ok_and(|sleeper| is_alive(*sleeper));
+    let directory = output.find(LIMIT, |line| line.strip_prefix("directory ").map(PathBuf::from)).await;
+    let was_there = sleeper.as_ref().is_ok_and(|sleeper| is_alive(*sleeper))
+        && directory.as_ref().is_ok_and(|directory| directory.is_dir());
     parent.kill().unwrap();
     parent.wait().unwrap();
-    assert!(was_alive, "{sleeper:?}, {}", output.tail());
+    assert!(was_there, "{sleeper:?}, {directory:?}, {}", output.tail());
     wait_until_gone(sleeper.unwrap()).await;
+    let directory = directory.unwrap();
+    let removed = async || Ok((!directory.exists()).then_some(()));
+    eventually(LIMIT, "removal of the temporary directory", removed).await.unwrap();
 }
 
 #[test]
 #[ignore = "not a test: the parent in `nothing_outlives_a_parent_that_is_killed`"]
 fn parent_of_a_sleeper() {
     let process = Process::spawn("sleeper", Command::new("sleep").arg("600")).unwrap();
-    println!("\nsleeper {}", process.id());
+    let directory = guardian::temporary_dir("parent-").unwrap();
+    println!("\nsleeper {}\ndirectory {}", process.id(), directory.path().display());
     std::thread::park_timeout(Duration::from_secs(20));
 }

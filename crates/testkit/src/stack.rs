@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use crate::envoy::Envoy;
 use crate::envoy_config::{EnvoyConfig, Template};
+use crate::guardian;
 use crate::picker::Picker;
 use crate::picker_config::{EndpointsFile, PickerConfig};
 
@@ -28,7 +29,7 @@ pub struct Stack {
 impl Stack {
     /// Starts the picker `program` with `config/standalone.yaml` and these model servers, and Envoy with `template`.
     pub async fn start(program: &Path, template: Template, servers: &[SocketAddr]) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("picker-").tempdir()?;
+        let dir = guardian::temporary_dir("picker-")?;
         let endpoints = EndpointsFile::create(dir.path(), servers)?;
         let config = dir.path().join("picker.json");
         PickerConfig::standalone(endpoints.path())?.write(&config)?;
