@@ -15,7 +15,7 @@ pub use concurrency::{ConcurrencyDetector, ConcurrencyMode};
 pub use edf::Edf;
 pub use fcfs::Fcfs;
 pub use global_strict::GlobalStrict;
-pub use priority_holdback::{Curve, Domain, PriorityHoldback};
+pub use priority_holdback::{Curve, Domain, HoldbackError, PriorityHoldback};
 pub use round_robin::RoundRobin;
 pub use slo_deadline::SloDeadline;
 pub use static_usage_limit::StaticUsageLimit;

@@ -3,6 +3,7 @@
 
 mod active_request_scorer;
 mod file_discovery;
+pub mod flow;
 mod max_endpoints;
 mod max_score_picker;
 mod random_picker;

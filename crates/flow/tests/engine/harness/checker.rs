@@ -1,0 +1,395 @@
+//! Finds broken invariants in the history of a run that was brought to its end.
+//!
+//! A pure function of what was done, what was said and what could be seen. It keeps a model of its own and
+//! knows nothing of the engine. What depends on saturation is checked where requests are counted, because
+//! only there can it be told from the history by hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_core::{Priority, Time};
+use sluice_flow::policy::{OrderKey, OrderingFacts};
+use sluice_flow::{BandConfig, Config, EndpointKey, InvariantId, Park, RevokeCause, Stage, Stages};
+use sluice_plugins::flow::ConcurrencyMode;
+
+use super::history::{AskFacts, Event, Place, Request, Seen, Step};
+use super::ops::{Setup, Turns};
+
+/// The invariants that `history` breaks, each with the index of the step; the number of steps stands for the
+/// end.
+pub(crate) fn violations(setup: &Setup, history: &[Step]) -> Vec<(InvariantId, usize)> {
+    let mut model = Model::new(setup);
+    for (index, step) in history.iter().enumerate() {
+        model.index = index;
+        model.now = step.now;
+        model.event(step);
+        for effect in &step.effects {
+            model.effect(effect, step);
+        }
+        model.after(step);
+    }
+    model.index = history.len();
+    model.expect(InvariantId::F1, model.live.is_empty());
+    model.found
+}
+
+fn band(config: &Config, priority: i32) -> &BandConfig {
+    config.bands.get(&Priority(priority)).unwrap_or(&config.template)
+}
+
+struct Live {
+    ask: AskFacts,
+    hint: Option<Vec<u8>>,
+    arrival: Time,
+    key: OrderKey,
+    granted_before: bool,
+    state: State,
+}
+
+enum State {
+    Queued,
+    Parked,
+    Granted(Option<EndpointKey>),
+    Started(Vec<(EndpointKey, Stage)>),
+}
+
+impl Live {
+    const fn waits(&self) -> bool {
+        matches!(self.state, State::Queued | State::Parked)
+    }
+
+    fn allows(&self, place: &Place) -> bool {
+        self.hint.as_ref().is_none_or(|hint| hint.contains(&place.number))
+    }
+}
+
+/// A tenant in a band.
+type Flow = (i32, u8);
+
+struct Model<'a> {
+    setup: &'a Setup,
+    config: Config,
+    index: usize,
+    now: Time,
+    live: BTreeMap<Request, Live>,
+    places: Vec<Place>,
+    regime: (bool, Time),
+    /// Turns taken so far, over all bands.
+    turns: u64,
+    last_turn: BTreeMap<Flow, u64>,
+    /// For each flow with queued tickets: the turns taken when it last began to have any.
+    backlogged: BTreeMap<Flow, u64>,
+    found: Vec<(InvariantId, usize)>,
+}
+
+impl<'a> Model<'a> {
+    fn new(setup: &'a Setup) -> Self {
+        Self {
+            setup,
+            config: setup.config(0),
+            index: 0,
+            now: Time::ZERO,
+            live: BTreeMap::new(),
+            places: Vec::new(),
+            regime: (true, Time::ZERO),
+            turns: 0,
+            last_turn: BTreeMap::new(),
+            backlogged: BTreeMap::new(),
+            found: Vec::new(),
+        }
+    }
+
+    fn expect(&mut self, invariant: InvariantId, holds: bool) {
+        if !holds && !self.found.contains(&(invariant, self.index)) {
+            self.found.push((invariant, self.index));
+        }
+    }
+
+    fn event(&mut self, step: &Step) {
+        let expired = |request: &Request| {
+            step.effects
+                .iter()
+                .any(|effect| matches!(effect, Seen::Dropped { request: dropped, .. } if dropped == request))
+        };
+        match &step.event {
+            Event::Submit { request, ask } => {
+                let (arrival, hint) = (self.now, ask.hint.clone());
+                let key = self.key(ask, arrival);
+                let live = Live { ask: ask.clone(), hint, arrival, key, granted_before: false, state: State::Queued };
+                let known = self.live.insert(*request, live).is_some();
+                self.expect(InvariantId::F1, !known);
+            }
+            // Time comes first: who cancels what has just run out of time changes nothing.
+            Event::Cancel { request } if expired(request) => {}
+            Event::Cancel { request } | Event::Release { request, .. } => {
+                let ended = self.live.remove(request).is_some();
+                self.expect(InvariantId::F1, ended);
+            }
+            Event::Start { request, bookings, result: Ok(()) } => {
+                let granted = self.live.get_mut(request).filter(|live| matches!(live.state, State::Granted(_)));
+                let found = granted.is_some();
+                if let Some(live) = granted {
+                    live.state = State::Started(bookings.iter().map(|b| (b.endpoint, b.stage)).collect());
+                }
+                self.expect(InvariantId::F9, found);
+            }
+            Event::Park { request, hint, result: Park::Waiting } => {
+                if let Some(live) = self.live.get_mut(request) {
+                    live.state = State::Parked;
+                    live.hint = Some(hint.clone());
+                }
+            }
+            Event::FirstChunk { request, .. } => {
+                if let Some(Live { state: State::Started(bookings), .. }) = self.live.get_mut(request) {
+                    bookings.retain(|(_, stage)| *stage != Stage::Prefill);
+                }
+            }
+            Event::Pool(places) => {
+                self.places.clone_from(places);
+                if places.is_empty() != self.regime.0 {
+                    self.regime = (places.is_empty(), self.now);
+                }
+            }
+            Event::Reload(variant) => {
+                let variant = u8::try_from(*variant).unwrap_or(u8::MAX);
+                let old = std::mem::replace(&mut self.config, self.setup.config(variant));
+                let reordered = |live: &Live| {
+                    let ordering = |config: &Config| Arc::clone(&band(config, live.ask.priority).ordering);
+                    !Arc::ptr_eq(&ordering(&old), &ordering(&self.config))
+                };
+                let reordered: Vec<(Request, OrderKey)> = self
+                    .live
+                    .iter()
+                    .filter(|(_, live)| reordered(live))
+                    .map(|(request, live)| (*request, self.key(&live.ask, live.arrival)))
+                    .collect();
+                for (request, key) in reordered {
+                    self.live.entry(request).and_modify(|live| live.key = key);
+                }
+            }
+            Event::Start { .. }
+            | Event::Park { .. }
+            | Event::Desired(_)
+            | Event::Time
+            | Event::Drain
+            | Event::Shutdown => {}
+        }
+        self.note_backlogs();
+    }
+
+    fn effect(&mut self, effect: &Seen, step: &Step) {
+        match *effect {
+            Seen::Granted { request, reserved } => {
+                let waits = self.live.get(&request).is_some_and(Live::waits);
+                self.expect(InvariantId::F1, waits);
+                if waits {
+                    self.granted(request, reserved, step);
+                }
+            }
+            Seen::Dropped { request, .. } => {
+                let waited = self.live.remove(&request).is_some_and(|live| live.waits());
+                self.expect(InvariantId::F1, waited);
+            }
+            Seen::Revoked { request, cause } => {
+                let Some(victim) = self.live.get(&request).filter(|live| matches!(live.state, State::Started(_)))
+                else {
+                    return self.expect(InvariantId::F9, step.late);
+                };
+                let priority = victim.ask.priority;
+                let served = self.live.values().any(|live| live.waits() && live.ask.priority > priority);
+                self.expect(
+                    InvariantId::F10,
+                    cause == RevokeCause::Shutdown || (priority < 0 && (served || step.late)),
+                );
+            }
+        }
+        self.note_backlogs();
+    }
+
+    fn granted(&mut self, request: Request, reserved: Option<EndpointKey>, step: &Step) {
+        let live = &self.live[&request];
+        let (priority, tenant) = (live.ask.priority, live.ask.tenant);
+        let parked = matches!(live.state, State::Parked);
+        let room = match reserved {
+            Some(key) => {
+                parked && self.places.iter().any(|place| place.key == key && live.allows(place) && self.has_room(place))
+            }
+            None => !parked,
+        };
+        self.expect(InvariantId::F12, room);
+        if self.counts_requests() {
+            let open = |(band, _, _, ceiling): &(i32, u64, u64, f64)| (*band, self.is_open(*ceiling));
+            let gates: Vec<(i32, bool)> = step.after.bands.iter().map(open).collect();
+            let own = gates.iter().find(|(band, _)| *band == priority);
+            self.expect(InvariantId::F11, own.is_none_or(|(_, open)| *open));
+            let passed_over = gates.iter().any(|&(band, open)| band > priority && open && self.has_dispatchable(band));
+            self.expect(InvariantId::F3, !passed_over);
+        }
+        let live = &self.live[&request];
+        let before = |other: &Live| {
+            let same = (other.ask.priority, other.ask.tenant) == (priority, tenant);
+            same && matches!(other.state, State::Queued) && !other.granted_before && other.key < live.key
+        };
+        let earlier = |(&number, other): (&Request, &Live)| {
+            let same_key = other.key == live.key
+                && number < request
+                && (other.ask.priority, other.ask.tenant) == (priority, tenant);
+            before(other) || (same_key && matches!(other.state, State::Queued))
+        };
+        let out_of_order = !parked && self.live.iter().any(earlier);
+        self.expect(InvariantId::F8, !out_of_order);
+        if !parked {
+            self.turn((priority, tenant));
+        }
+        if let Some(live) = self.live.get_mut(&request) {
+            live.granted_before = true;
+            live.state = State::Granted(reserved);
+        }
+    }
+
+    /// Between two turns of a flow, every flow of the band that has been backlogged all along has had one.
+    fn turn(&mut self, flow: Flow) {
+        self.turns += 1;
+        let flows_are_tenants = self.config.max_flows_per_band >= 5;
+        if self.setup.turns == Turns::RoundRobin && flows_are_tenants {
+            let previous = self.last_turn.get(&flow).copied().unwrap_or(u64::MAX);
+            let starved = self.backlogged.iter().any(|(other, &since)| {
+                let turned = self.last_turn.get(other).copied().unwrap_or_default();
+                other.0 == flow.0 && *other != flow && since < previous && turned < previous && previous < self.turns
+            });
+            self.expect(InvariantId::F6, !starved);
+        }
+        self.last_turn.insert(flow, self.turns);
+    }
+
+    fn note_backlogs(&mut self) {
+        let queued = self.live.values().filter(|live| matches!(live.state, State::Queued));
+        let flows: BTreeSet<Flow> = queued.map(|live| (live.ask.priority, live.ask.tenant)).collect();
+        // A flow that has ended has no turns to remember.
+        let alive: BTreeSet<Flow> = self.live.values().map(|live| (live.ask.priority, live.ask.tenant)).collect();
+        self.last_turn.retain(|flow, _| alive.contains(flow));
+        self.backlogged.retain(|flow, _| flows.contains(flow));
+        for flow in flows {
+            self.backlogged.entry(flow).or_insert(self.turns);
+        }
+    }
+
+    fn after(&mut self, step: &Step) {
+        let waiting = |which: &dyn Fn(&Live) -> bool| {
+            let waiting = self.live.values().filter(|live| live.waits() && which(live));
+            waiting.fold((0, 0), |(requests, bytes), live| (requests + 1, bytes + live.ask.bytes))
+        };
+        let mut totals = step.after.waiting == waiting(&|_| true);
+        for &(band, requests, bytes, _) in &step.after.bands {
+            totals &= (requests, bytes) == waiting(&|live| live.ask.priority == band);
+        }
+        self.expect(InvariantId::F2, totals);
+        let count = |which: fn(&State) -> bool| self.live.values().filter(|live| which(&live.state)).count() as u64;
+        let granted = count(|state| matches!(state, State::Granted(_)));
+        let started = count(|state| matches!(state, State::Started(_)));
+        self.expect(InvariantId::F9, (step.after.granted, step.after.started) == (granted, started));
+        if step.event == Event::Time {
+            let overdue = self.live.values().any(|live| live.waits() && self.deadline(live) <= self.now);
+            self.expect(InvariantId::F5, !overdue);
+            self.expect(InvariantId::F7, step.after.next_wakeup.is_none_or(|time| time > self.now));
+        }
+        if self.counts_requests() {
+            let open = step.after.bands.iter().take_while(|(_, _, _, ceiling)| self.is_open(*ceiling));
+            let left = open.map(|(band, ..)| *band).any(|band| self.has_dispatchable(band));
+            self.expect(InvariantId::F4, !left);
+        }
+    }
+
+    fn counts_requests(&self) -> bool {
+        // Tenants that share a flow are capped together, which the model does not follow.
+        let flows_are_tenants = self.config.max_flows_per_band >= 5 || self.setup.max_in_flight.is_none();
+        self.setup.detector.mode == ConcurrencyMode::Requests && flows_are_tenants
+    }
+
+    fn has_dispatchable(&self, band: i32) -> bool {
+        self.live.values().any(|live| {
+            let may_go = match live.state {
+                State::Queued => true,
+                State::Parked => self.places.iter().any(|place| live.allows(place) && self.has_room(place)),
+                State::Granted(_) | State::Started(_) => false,
+            };
+            may_go && live.ask.priority == band && !self.is_capped(live)
+        })
+    }
+
+    fn is_capped(&self, live: &Live) -> bool {
+        let same = |other: &&Live| (other.ask.priority, other.ask.tenant) == (live.ask.priority, live.ask.tenant);
+        let held = self.live.values().filter(same).filter(|other| !other.waits()).count() as u64;
+        self.setup.max_in_flight.is_some_and(|limit| held >= limit)
+    }
+
+    fn is_open(&self, ceiling: f64) -> bool {
+        let serving = |stages: Stages| self.places.iter().any(|place| place.stages.covers(stages));
+        let stages: Vec<Stages> =
+            [Stages::PREFILL, Stages::DECODE].into_iter().filter(|&stages| serving(stages)).collect();
+        match (stages.is_empty(), self.places.is_empty()) {
+            (false, _) => stages.into_iter().all(|stages| self.saturation(stages) < ceiling),
+            (true, false) => self.saturation(Stages::NONE) < ceiling,
+            (true, true) => false,
+        }
+    }
+
+    /// Of the endpoints that serve all of `stages`.
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn saturation(&self, stages: Stages) -> f64 {
+        let places = || self.places.iter().filter(|place| place.stages.covers(stages));
+        let booked: u64 = places().map(|place| self.booked(place.key)).sum();
+        let unstarted = self.live.values().filter(|live| matches!(live.state, State::Granted(_)));
+        let unstarted = unstarted.filter(|live| live.ask.stages.covers(stages)).count() as u64;
+        let capacity: u64 = places().map(|place| place.limit.unwrap_or(self.setup.detector.max_concurrency)).sum();
+        (booked + unstarted) as f64 / capacity as f64
+    }
+
+    fn booked(&self, key: EndpointKey) -> u64 {
+        let on = |live: &Live| match &live.state {
+            State::Started(bookings) => bookings.iter().filter(|(endpoint, _)| *endpoint == key).count() as u64,
+            State::Queued | State::Parked | State::Granted(_) => 0,
+        };
+        self.live.values().map(on).sum()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn has_room(&self, place: &Place) -> bool {
+        if self.setup.detector.mode != ConcurrencyMode::Requests {
+            return true;
+        }
+        let limit = place.limit.unwrap_or(self.setup.detector.max_concurrency) as f64;
+        let kept =
+            self.live.values().filter(|live| matches!(live.state, State::Granted(Some(key)) if key == place.key));
+        let load = self.booked(place.key) + kept.count() as u64;
+        (load as f64) < (limit * (1.0 + self.setup.detector.headroom)).trunc()
+    }
+
+    fn budgets(&self, priority: i32) -> (Duration, Duration) {
+        let band = band(&self.config, priority);
+        let budgets = self.config.budgets;
+        (band.request_ttl.unwrap_or(budgets.saturation), band.no_endpoint_request_ttl.unwrap_or(budgets.no_endpoint))
+    }
+
+    fn key(&self, ask: &AskFacts, arrival: Time) -> OrderKey {
+        band(&self.config, ask.priority).ordering.key(&OrderingFacts {
+            arrival,
+            received: arrival,
+            ttl: ask.ttl_millis.map(Duration::from_millis),
+            saturation_budget: self.budgets(ask.priority).0,
+            ttft: ask.ttft_millis.map(Duration::from_millis),
+        })
+    }
+
+    fn deadline(&self, live: &Live) -> Time {
+        let (saturation, no_endpoint) = self.budgets(live.ask.priority);
+        let (empty, since) = self.regime;
+        let ttl = live.ask.ttl_millis.map(|ttl| live.arrival.saturating_add(Duration::from_millis(ttl)));
+        let budget = if empty { no_endpoint } else { saturation };
+        let regime = (!budget.is_zero()).then(|| live.arrival.max(since).saturating_add(budget));
+        let both = (!saturation.is_zero() && !no_endpoint.is_zero())
+            .then(|| live.arrival.saturating_add(saturation + no_endpoint));
+        [ttl, live.ask.stream_deadline, regime, both].into_iter().flatten().min().unwrap_or(Time::MAX)
+    }
+}

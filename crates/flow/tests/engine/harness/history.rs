@@ -1,0 +1,74 @@
+//! What happened in a run, as plain values.
+
+use sluice_core::{TerminationCause, Time};
+use sluice_flow::{Booking, EndpointKey, Outcome, Park, RevokeCause, Stages, StartError};
+
+/// A request by the number of its submission.
+pub(crate) type Request = u64;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AskFacts {
+    pub(crate) tenant: u8,
+    pub(crate) priority: i32,
+    pub(crate) bytes: u64,
+    pub(crate) tokens: u64,
+    pub(crate) ttl_millis: Option<u64>,
+    pub(crate) ttft_millis: Option<u64>,
+    pub(crate) stream_deadline: Option<Time>,
+    pub(crate) stages: Stages,
+    pub(crate) hint: Option<Vec<u8>>,
+}
+
+/// One life of the endpoint `e<number>`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    pub(crate) number: u8,
+    pub(crate) key: EndpointKey,
+    pub(crate) stages: Stages,
+    pub(crate) limit: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    Submit { request: Request, ask: AskFacts },
+    Cancel { request: Request },
+    Start { request: Request, bookings: Vec<Booking>, result: Result<(), StartError> },
+    Park { request: Request, hint: Vec<u8>, result: Park },
+    FirstChunk { request: Request, release_tokens: bool },
+    Release { request: Request, cause: TerminationCause, tokens: Option<u64> },
+    Pool(Vec<Place>),
+    Desired(Vec<i32>),
+    Reload(usize),
+    Time,
+    Drain,
+    Shutdown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Seen {
+    Granted { request: Request, reserved: Option<EndpointKey> },
+    Dropped { request: Request, outcome: Outcome },
+    Revoked { request: Request, cause: RevokeCause },
+}
+
+/// What can be seen after a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct After {
+    /// Priority, waiting requests, waiting bytes, ceiling; from the highest priority down.
+    pub(crate) bands: Vec<(i32, u64, u64, f64)>,
+    pub(crate) waiting: (u64, u64),
+    pub(crate) granted: u64,
+    pub(crate) started: u64,
+    pub(crate) next_wakeup: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) now: Time,
+    /// Time had passed of which the engine was not told before: what it did because of that, before the
+    /// event, cannot be told from what it did because of the event.
+    pub(crate) late: bool,
+    pub(crate) event: Event,
+    pub(crate) effects: Vec<Seen>,
+    pub(crate) after: After,
+}

@@ -1,0 +1,14 @@
+//! What the tests of this crate share.
+//!
+//! `world` runs random operations on the engine and, beside it, on `oracle`, a naive engine that scans
+//! everything; both have to say the same. `checker` finds broken invariants in the history of a run.
+
+pub(crate) mod checker;
+pub(crate) mod endpoints;
+pub(crate) mod history;
+pub(crate) mod ops;
+pub(crate) mod oracle;
+pub(crate) mod oracle_evict;
+pub(crate) mod rig;
+pub(crate) mod shrink;
+pub(crate) mod world;

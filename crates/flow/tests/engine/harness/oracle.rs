@@ -1,0 +1,633 @@
+//! The rules of admission written down as plainly as possible: no index, no sum kept, everything scanned.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_core::{Priority, Time};
+use sluice_flow::policy::{BandView, OrderKey, OrderingFacts};
+use sluice_flow::{
+    BandConfig, Booking, Config, EndpointKey, Load, OTHER_TENANT, Outcome, Park, Partition, RevokeCause, Stage, Stages,
+    StartError, WhenFull,
+};
+use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
+
+use super::history::{AskFacts, Place, Request, Seen};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: Request,
+    pub(crate) tenant: String,
+    pub(crate) priority: i32,
+    pub(crate) key: OrderKey,
+    pub(crate) arrival: Time,
+    pub(crate) own_deadline: Time,
+    pub(crate) facts: OrderingFacts,
+    pub(crate) bytes: u64,
+    pub(crate) tokens: u64,
+    pub(crate) stages: Stages,
+    pub(crate) hint: Option<Vec<u8>>,
+    pub(crate) state: State,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    New,
+    Queued,
+    Parked,
+    Granted(Option<EndpointKey>),
+    Started { bookings: Vec<Booking>, order: u64, revoked: Option<Revocation> },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Revocation {
+    pub(crate) pending: bool,
+    pub(crate) overdue: Option<Time>,
+}
+
+impl Entry {
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.state, State::Queued | State::Parked)
+    }
+
+    pub(crate) fn holds_lease(&self) -> bool {
+        matches!(self.state, State::Granted(_) | State::Started { .. })
+    }
+
+    pub(crate) fn rank(&self) -> (OrderKey, Request) {
+        (self.key, self.request)
+    }
+}
+
+/// Turns of a band: its flows in the order in which they came to be.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    pub(crate) flows: Vec<(u64, String)>,
+    pub(crate) next: u64,
+    pub(crate) cursor: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    pub(crate) config: Config,
+    pub(crate) detector: ConcurrencyDetector,
+    /// The band fairness is round robin rather than strict.
+    pub(crate) round_robin: bool,
+    pub(crate) max_in_flight: Option<u64>,
+    pub(crate) now: Time,
+    /// Those that have not ended, in the order of submission.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) bands: BTreeMap<Reverse<i32>, Turns>,
+    pub(crate) desired: Vec<i32>,
+    pub(crate) pool: Vec<Place>,
+    pub(crate) empty_since: (bool, Time),
+    pub(crate) closed: bool,
+    pub(crate) starts: u64,
+    pub(crate) seen: Vec<Seen>,
+}
+
+impl Oracle {
+    pub(crate) fn new(config: Config, detector: ConcurrencyDetector, round_robin: bool) -> Self {
+        let mut oracle = Self {
+            config,
+            detector,
+            round_robin,
+            max_in_flight: None,
+            now: Time::ZERO,
+            entries: Vec::new(),
+            bands: BTreeMap::new(),
+            desired: Vec::new(),
+            pool: Vec::new(),
+            empty_since: (true, Time::ZERO),
+            closed: false,
+            starts: 0,
+            seen: Vec::new(),
+        };
+        oracle.provision();
+        oracle
+    }
+
+    // ---- verbs ----
+
+    pub(crate) fn submit(&mut self, now: Time, request: Request, ask: &AskFacts) {
+        self.advance(now);
+        let ttl = ask.ttl_millis.map(Duration::from_millis);
+        let own = ttl.map_or(Time::MAX, |ttl| self.now.saturating_add(ttl));
+        let tenant = self.flow_for(&format!("t{}", ask.tenant), ask.priority);
+        let facts = OrderingFacts {
+            arrival: self.now,
+            received: self.now,
+            ttl,
+            saturation_budget: self.budgets(ask.priority).0,
+            ttft: ask.ttft_millis.map(Duration::from_millis),
+        };
+        let entry = Entry {
+            request,
+            tenant,
+            priority: ask.priority,
+            key: self.band_config(ask.priority).ordering.key(&facts),
+            arrival: self.now,
+            own_deadline: own.min(ask.stream_deadline.unwrap_or(Time::MAX)),
+            facts,
+            bytes: ask.bytes,
+            tokens: ask.tokens,
+            stages: ask.stages,
+            hint: ask.hint.clone(),
+            state: State::New,
+        };
+        self.entries.push(entry.clone());
+        let refusal = self.refusal(&entry);
+        self.entry(request).state = State::Queued;
+        if let Some(outcome) = refusal {
+            self.drop_request(request, outcome);
+            return;
+        }
+        self.run();
+        if self.find(request).is_some_and(Entry::waits) {
+            if self.band_config(ask.priority).shed {
+                self.drop_request(request, self.full());
+            } else {
+                self.expire();
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, now: Time, request: Request, bookings: &[Booking]) -> Result<(), StartError> {
+        self.advance(now);
+        let Some(State::Granted(reserved)) = self.find(request).map(|entry| entry.state.clone()) else {
+            return Err(StartError::NotGranted);
+        };
+        for (index, booking) in bookings.iter().enumerate() {
+            let key = booking.endpoint;
+            let place = self.pool.iter().find(|place| place.key == key).ok_or(StartError::Left(key))?;
+            let earlier = bookings[..index].iter().filter(|earlier| earlier.endpoint == key);
+            let taken = earlier.fold(Load::default(), |sum, booking| sum.plus(Load::one(booking.tokens)));
+            let others = self.booked(key).plus(self.reserved(key, (reserved == Some(key)).then_some(request)));
+            if !self.has_room(place, others.plus(taken)) {
+                return Err(StartError::Full(key));
+            }
+        }
+        self.starts += 1;
+        let order = self.starts;
+        self.entry(request).state = State::Started { bookings: bookings.to_vec(), order, revoked: None };
+        self.run();
+        Ok(())
+    }
+
+    pub(crate) fn park(&mut self, now: Time, request: Request, hint: &[u8]) -> Park {
+        self.advance(now);
+        let Some(State::Granted(reserved)) = self.find(request).map(|entry| entry.state.clone()) else {
+            return Park::NotGranted;
+        };
+        let allowed = |place: &&Place| hint.contains(&place.number);
+        for place in self.pool.iter().filter(allowed) {
+            let own = (reserved == Some(place.key)).then_some(request);
+            if self.has_room(place, self.booked(place.key).plus(self.reserved(place.key, own))) {
+                return Park::RoomAppeared(place.key);
+            }
+        }
+        let shed = self.find(request).is_some_and(|entry| self.band_config(entry.priority).shed);
+        let entry = self.entry(request);
+        entry.hint = Some(hint.to_vec());
+        entry.state = State::Parked;
+        let entry = entry.clone();
+        if self.closed {
+            self.drop_request(request, Outcome::EvictedOther);
+        } else if !self.servable(&entry) {
+            self.drop_request(request, Outcome::RejectedNoEndpoints);
+        } else if shed {
+            self.drop_request(request, Outcome::RejectedCapacity);
+        } else {
+            self.expire();
+        }
+        self.run();
+        Park::Waiting
+    }
+
+    pub(crate) fn first_chunk(&mut self, now: Time, request: Request, release_tokens: bool) {
+        self.advance(now);
+        let Some(Entry { state: State::Started { bookings, .. }, .. }) =
+            self.entries.iter_mut().find(|entry| entry.request == request)
+        else {
+            return;
+        };
+        bookings.retain(|booking| booking.stage != Stage::Prefill);
+        if release_tokens {
+            bookings.iter_mut().for_each(|booking| booking.tokens = 0);
+        }
+        self.run();
+    }
+
+    /// Release and cancel: the request ends without a verdict.
+    pub(crate) fn end(&mut self, now: Time, request: Request) {
+        self.advance(now);
+        if self.find(request).is_some() {
+            self.entries.retain(|entry| entry.request != request);
+            self.tidy();
+            self.run();
+        }
+    }
+
+    pub(crate) fn pool(&mut self, now: Time, pool: Vec<Place>) {
+        self.advance(now);
+        self.pool = pool;
+        if self.pool.is_empty() != self.empty_since.0 {
+            self.empty_since = (self.pool.is_empty(), self.now);
+        }
+        let doomed = |entry: &&Entry| entry.waits() && !self.servable(entry);
+        let doomed: Vec<Request> = self.entries.iter().filter(doomed).map(|entry| entry.request).collect();
+        for request in doomed {
+            self.drop_request(request, Outcome::EvictedNoEndpoints);
+        }
+        self.expire();
+        self.run();
+    }
+
+    pub(crate) fn desired(&mut self, now: Time, desired: Vec<i32>) {
+        self.advance(now);
+        self.desired = desired;
+        self.provision();
+        self.run();
+    }
+
+    pub(crate) fn reload(&mut self, now: Time, config: Config) {
+        self.advance(now);
+        let old = std::mem::replace(&mut self.config, config);
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
+            let before = &old.bands.get(&Priority(entry.priority)).unwrap_or(&old.template).ordering;
+            let after = &self.band_config(entry.priority).ordering;
+            if !Arc::ptr_eq(before, after) {
+                let facts = OrderingFacts { saturation_budget: self.budgets(entry.priority).0, ..entry.facts };
+                self.entries[index].key = after.key(&facts);
+            }
+        }
+        self.provision();
+        self.expire();
+        self.run();
+    }
+
+    pub(crate) fn close(&mut self, now: Time, revoke: bool) {
+        self.advance(now);
+        self.closed = true;
+        let waiting: Vec<Request> = self.entries.iter().filter(|entry| entry.waits()).map(|e| e.request).collect();
+        for request in waiting {
+            self.drop_request(request, Outcome::EvictedOther);
+        }
+        if revoke {
+            let mut started: Vec<(u64, Request)> = Vec::new();
+            for entry in &mut self.entries {
+                if let State::Started { order, revoked, .. } = &mut entry.state
+                    && revoked.is_none()
+                {
+                    *revoked = Some(Revocation { pending: true, overdue: None });
+                    started.push((*order, entry.request));
+                }
+            }
+            started.sort_unstable();
+            for (_, request) in started {
+                self.seen.push(Seen::Revoked { request, cause: RevokeCause::Shutdown });
+            }
+        }
+        self.run();
+    }
+
+    pub(crate) fn time(&mut self, now: Time) {
+        self.advance(now);
+        self.run();
+    }
+
+    // ---- what the verbs share ----
+
+    fn advance(&mut self, now: Time) {
+        self.now = now;
+        self.expire();
+        let mut timed_out = false;
+        for entry in &mut self.entries {
+            if let State::Started { revoked: Some(revocation), .. } = &mut entry.state
+                && revocation.pending
+                && revocation.overdue.is_some_and(|overdue| overdue <= now)
+            {
+                revocation.pending = false;
+                timed_out = true;
+            }
+        }
+        if timed_out {
+            self.run();
+        }
+    }
+
+    fn expire(&mut self) {
+        let due = |entry: &&Entry| entry.waits() && self.deadline(entry) <= self.now;
+        let mut due: Vec<(Time, Request)> =
+            self.entries.iter().filter(due).map(|entry| (self.deadline(entry), entry.request)).collect();
+        due.sort_unstable();
+        for (_, request) in due {
+            let outcome = if self.empty_since.0 { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };
+            self.drop_request(request, outcome);
+        }
+    }
+
+    pub(crate) fn deadline(&self, entry: &Entry) -> Time {
+        let (saturation, no_endpoint) = self.budgets(entry.priority);
+        let (empty, since) = self.empty_since;
+        let budget = if empty { no_endpoint } else { saturation };
+        let mut deadline = entry.own_deadline;
+        if budget > Duration::ZERO {
+            deadline = deadline.min(entry.arrival.max(since).saturating_add(budget));
+        }
+        if saturation > Duration::ZERO && no_endpoint > Duration::ZERO {
+            deadline = deadline.min(entry.arrival.saturating_add(saturation).saturating_add(no_endpoint));
+        }
+        deadline
+    }
+
+    fn refusal(&mut self, entry: &Entry) -> Option<Outcome> {
+        if self.closed {
+            return Some(Outcome::RejectedOther);
+        }
+        if !self.servable(entry) {
+            return Some(Outcome::RejectedNoEndpoints);
+        }
+        let config = self.band_config(entry.priority).clone();
+        if config.shed {
+            return None;
+        }
+        let (requests, bytes) = self.waiting(|other| other.priority == entry.priority);
+        if requests + 1 > config.max_requests || bytes + entry.bytes > config.max_bytes {
+            return Some(self.full());
+        }
+        let global = self.config.global;
+        let fits = |oracle: &Self| {
+            let (requests, bytes) = oracle.waiting(|_| true);
+            global.requests.is_none_or(|limit| requests < limit)
+                && global.bytes.is_none_or(|limit| bytes + entry.bytes <= limit)
+        };
+        if fits(self) {
+            return None;
+        }
+        let below = self.waiting(|other| other.priority < entry.priority);
+        let all = self.waiting(|_| true);
+        let enough = global.requests.is_none_or(|limit| all.0 - below.0 < limit)
+            && global.bytes.is_none_or(|limit| all.1 - below.1 + entry.bytes <= limit);
+        if self.config.when_full != WhenFull::Displace || !enough {
+            return Some(self.full());
+        }
+        while !fits(self) {
+            let below = self.entries.iter().filter(|other| other.waits() && other.priority < entry.priority);
+            let newest_of_lowest = below.min_by_key(|other| (other.priority, Reverse(other.request)));
+            let Some(victim) = newest_of_lowest.map(|victim| victim.request) else { break };
+            self.drop_request(victim, Outcome::RejectedCapacity);
+        }
+        None
+    }
+
+    fn run(&mut self) {
+        while let Some((request, reserved)) = self.choose() {
+            let entry = self.entry(request);
+            let turn = matches!(entry.state, State::Queued);
+            entry.state = State::Granted(reserved);
+            let (priority, tenant) = (entry.priority, entry.tenant.clone());
+            if turn && let Some(turns) = self.bands.get_mut(&Reverse(priority)) {
+                let number = turns.flows.iter().find(|(_, name)| *name == tenant).map(|(number, _)| *number);
+                turns.cursor = number.unwrap_or(turns.cursor);
+            }
+            self.seen.push(Seen::Granted { request, reserved });
+        }
+        self.plan_evictions();
+    }
+
+    fn choose(&self) -> Option<(Request, Option<EndpointKey>)> {
+        let ceilings = self.ceilings();
+        for ((&Reverse(priority), turns), ceiling) in self.bands.iter().zip(ceilings) {
+            if !self.is_open(ceiling) {
+                return None;
+            }
+            let of_band = |entry: &&Entry| entry.priority == priority && !self.is_capped(entry);
+            let ready = self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Parked));
+            let ready = ready.filter_map(|entry| self.room_for(entry).map(|key| (entry.rank(), key, entry.request)));
+            if let Some((_, key, request)) = ready.min() {
+                return Some((request, Some(key)));
+            }
+            let queued = || self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Queued));
+            let number = |entry: &Entry| {
+                let flow = turns.flows.iter().find(|(_, name)| *name == entry.tenant);
+                flow.map(|(number, _)| *number).expect("an entry has a flow")
+            };
+            let head = if self.round_robin {
+                queued().min_by_key(|entry| (number(entry) <= turns.cursor, number(entry), entry.rank()))
+            } else {
+                queued().min_by_key(|entry| entry.rank())
+            };
+            if let Some(entry) = head {
+                return Some((entry.request, None));
+            }
+        }
+        None
+    }
+
+    /// The endpoint with the lowest key that has room for a parked request.
+    fn room_for(&self, entry: &Entry) -> Option<EndpointKey> {
+        let free = |place: &&Place| {
+            allows(entry, place) && self.has_room(place, self.booked(place.key).plus(self.reserved(place.key, None)))
+        };
+        self.pool.iter().filter(free).map(|place| place.key).min()
+    }
+
+    pub(crate) fn is_open(&self, ceiling: f64) -> bool {
+        let effective = self.effective();
+        !effective.is_empty() && effective.into_iter().all(|partition| self.saturation(partition) < ceiling)
+    }
+
+    pub(crate) fn ceilings(&self) -> Vec<f64> {
+        let views: Vec<BandView> = self
+            .bands
+            .keys()
+            .map(|&Reverse(priority)| BandView { priority: Priority(priority), provisioned: self.keeps(priority) })
+            .collect();
+        let mut ceilings = vec![1.0; views.len()];
+        self.config.usage_limit.new_state().ceilings(self.now, &views, 0.0, &mut ceilings);
+        ceilings
+    }
+
+    pub(crate) fn effective(&self) -> Vec<Partition> {
+        let stages = [Partition::Prefill, Partition::Decode];
+        let present = |partition: &Partition| self.pool.iter().any(|place| is_in(place, *partition));
+        let populated: Vec<Partition> = stages.into_iter().filter(present).collect();
+        match (populated.is_empty(), self.pool.is_empty()) {
+            (false, _) => populated,
+            (true, false) => vec![Partition::Pool],
+            (true, true) => vec![],
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "the rule as it is written")]
+    pub(crate) fn saturation(&self, partition: Partition) -> f64 {
+        self.load(partition) as f64 / self.capacity(partition) as f64
+    }
+
+    pub(crate) fn capacity(&self, partition: Partition) -> u64 {
+        let places = self.pool.iter().filter(|place| is_in(place, partition));
+        let capacity = |place: &Place| match self.detector.mode {
+            ConcurrencyMode::Requests => place.limit.unwrap_or(self.detector.max_concurrency),
+            ConcurrencyMode::Tokens => self.detector.max_token_concurrency,
+            ConcurrencyMode::Hybrid => 1 << 32,
+        };
+        places.map(capacity).sum()
+    }
+
+    pub(crate) fn load(&self, partition: Partition) -> u64 {
+        let places = self.pool.iter().filter(|place| is_in(place, partition));
+        let booked = places.map(|place| self.units(self.booked(place.key), place.limit));
+        let unstarted = self.entries.iter().filter(|entry| matches!(entry.state, State::Granted(_)));
+        let unstarted = unstarted.filter(|entry| match partition {
+            Partition::Prefill => entry.stages.contains(Stage::Prefill),
+            Partition::Decode => entry.stages.contains(Stage::Decode),
+            Partition::Pool => true,
+        });
+        booked.sum::<u64>() + unstarted.map(|entry| self.units(Load::one(entry.tokens), None)).sum::<u64>()
+    }
+
+    pub(crate) fn units(&self, load: Load, limit: Option<u64>) -> u64 {
+        let share = |part: u64, limit: u64| (part << 32).div_ceil(limit);
+        let requests_limit = limit.unwrap_or(self.detector.max_concurrency);
+        match self.detector.mode {
+            ConcurrencyMode::Requests => load.requests,
+            ConcurrencyMode::Tokens => load.tokens,
+            ConcurrencyMode::Hybrid => {
+                share(load.requests, requests_limit).max(share(load.tokens, self.detector.max_token_concurrency))
+            }
+        }
+    }
+
+    pub(crate) fn booked(&self, key: EndpointKey) -> Load {
+        let mut sum = Load::default();
+        for entry in &self.entries {
+            if let State::Started { bookings, .. } = &entry.state {
+                for booking in bookings.iter().filter(|booking| booking.endpoint == key) {
+                    sum = sum.plus(Load::one(booking.tokens));
+                }
+            }
+        }
+        sum
+    }
+
+    /// Kept on the endpoint for others than `but`.
+    pub(crate) fn reserved(&self, key: EndpointKey, but: Option<Request>) -> Load {
+        let kept = self.entries.iter().filter(|entry| Some(entry.request) != but);
+        let kept = kept.filter(|entry| matches!(entry.state, State::Granted(Some(at)) if at == key));
+        kept.fold(Load::default(), |sum, entry| sum.plus(Load::one(entry.tokens)))
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small")]
+    pub(crate) fn requests_limit(&self, place: &Place) -> u64 {
+        (place.limit.unwrap_or(self.detector.max_concurrency) as f64 * (1.0 + self.detector.headroom)) as u64
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small")]
+    fn has_room(&self, place: &Place, load: Load) -> bool {
+        let tokens = (self.detector.max_token_concurrency as f64 * (1.0 + self.detector.headroom)) as u64;
+        let by_requests = load.requests < self.requests_limit(place);
+        match self.detector.mode {
+            ConcurrencyMode::Requests => by_requests,
+            ConcurrencyMode::Tokens => load.tokens < tokens,
+            ConcurrencyMode::Hybrid => by_requests && load.tokens < tokens,
+        }
+    }
+
+    fn servable(&self, entry: &Entry) -> bool {
+        let serves =
+            |stage: Stage| !entry.stages.contains(stage) || self.pool.iter().any(|place| place.stages.contains(stage));
+        self.pool.is_empty()
+            || (serves(Stage::Prefill) && serves(Stage::Decode) && self.pool.iter().any(|place| allows(entry, place)))
+    }
+
+    fn full(&self) -> Outcome {
+        if self.empty_since.0 { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity }
+    }
+
+    pub(crate) fn waiting(&self, which: impl Fn(&Entry) -> bool) -> (u64, u64) {
+        let waiting = self.entries.iter().filter(|entry| entry.waits() && which(entry));
+        waiting.fold((0, 0), |(requests, bytes), entry| (requests + 1, bytes + entry.bytes))
+    }
+
+    pub(crate) fn is_capped(&self, entry: &Entry) -> bool {
+        let same = |other: &&Entry| other.priority == entry.priority && other.tenant == entry.tenant;
+        let held = self.entries.iter().filter(same).filter(|other| other.holds_lease()).count() as u64;
+        self.max_in_flight.is_some_and(|limit| held >= limit)
+    }
+
+    pub(crate) fn band_config(&self, priority: i32) -> &BandConfig {
+        self.config.bands.get(&Priority(priority)).unwrap_or(&self.config.template)
+    }
+
+    fn budgets(&self, priority: i32) -> (Duration, Duration) {
+        let band = self.band_config(priority);
+        (
+            band.request_ttl.unwrap_or(self.config.budgets.saturation),
+            band.no_endpoint_request_ttl.unwrap_or(self.config.budgets.no_endpoint),
+        )
+    }
+
+    fn keeps(&self, priority: i32) -> bool {
+        priority == 0 || self.config.bands.contains_key(&Priority(priority)) || self.desired.contains(&priority)
+    }
+
+    fn provision(&mut self) {
+        let named: Vec<i32> = self.config.bands.keys().map(|priority| priority.0).chain([0]).collect();
+        for priority in named.into_iter().chain(self.desired.clone()) {
+            self.bands.entry(Reverse(priority)).or_default();
+        }
+        self.tidy();
+    }
+
+    /// Bands and flows that have ended.
+    fn tidy(&mut self) {
+        let mut bands = std::mem::take(&mut self.bands);
+        bands.retain(|&Reverse(priority), turns| {
+            let tickets = || self.entries.iter().filter(|entry| entry.priority == priority);
+            turns.flows.retain(|(_, tenant)| tickets().any(|entry| entry.tenant == *tenant));
+            self.keeps(priority) || tickets().next().is_some()
+        });
+        self.bands = bands;
+    }
+
+    fn flow_for(&mut self, tenant: &str, priority: i32) -> String {
+        let turns = self.bands.entry(Reverse(priority)).or_default();
+        let known = |name: &str| turns.flows.iter().any(|(_, flow)| flow == name);
+        let over = turns.flows.len() >= self.config.max_flows_per_band;
+        let name = if !known(tenant) && over { OTHER_TENANT } else { tenant };
+        if !known(name) {
+            turns.next += 1;
+            turns.flows.push((turns.next, name.to_owned()));
+        }
+        name.to_owned()
+    }
+
+    fn drop_request(&mut self, request: Request, outcome: Outcome) {
+        self.entries.retain(|entry| entry.request != request);
+        self.seen.push(Seen::Dropped { request, outcome });
+        self.tidy();
+    }
+
+    pub(crate) fn find(&self, request: Request) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.request == request)
+    }
+
+    pub(crate) fn entry(&mut self, request: Request) -> &mut Entry {
+        self.entries.iter_mut().find(|entry| entry.request == request).expect("the request has not ended")
+    }
+}
+
+pub(crate) fn allows(entry: &Entry, place: &Place) -> bool {
+    entry.hint.as_ref().is_none_or(|hint| hint.contains(&place.number))
+}
+
+pub(crate) fn is_in(place: &Place, partition: Partition) -> bool {
+    match partition {
+        Partition::Prefill => place.stages.contains(Stage::Prefill),
+        Partition::Decode => place.stages.contains(Stage::Decode),
+        Partition::Pool => true,
+    }
+}

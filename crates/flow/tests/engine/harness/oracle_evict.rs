@@ -1,0 +1,237 @@
+//! The eviction plan as the rules state it, worked out from scratch each time.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use sluice_core::Time;
+use sluice_flow::{EndpointKey, EvictionConfig, Load, Partition, RevokeCause, Stage, VictimOrder};
+
+use super::history::{Place, Request, Seen};
+use super::oracle::{Entry, Oracle, Revocation, State, allows, is_in};
+
+type ByPartition = BTreeMap<Partition, u64>;
+
+impl Oracle {
+    pub(crate) fn plan_evictions(&mut self) {
+        let Some(config) = self.config.eviction else { return };
+        if self.pool.is_empty() {
+            return;
+        }
+        let mut load: ByPartition = BTreeMap::new();
+        for partition in self.effective() {
+            let pending = self.entries.iter().filter(|entry| is_pending(entry));
+            let leaving: u64 = pending.map(|entry| self.weight(entry, partition)).sum();
+            load.insert(partition, self.load(partition) - leaving);
+        }
+        let outstanding = self.entries.iter().filter(|entry| is_pending(entry)).count() as u64;
+        let mut quota = config.max_in_flight_revocations.map_or(u64::MAX, |limit| limit.saturating_sub(outstanding));
+        let mut claims: BTreeMap<EndpointKey, u64> = BTreeMap::new();
+        let bands: Vec<(i32, f64)> = self.bands.keys().map(|priority| priority.0).zip(self.ceilings()).collect();
+        let Some(first_gated) = bands.iter().position(|(_, ceiling)| !self.is_open(*ceiling)) else { return };
+        for &(priority, ceiling) in &bands[first_gated..] {
+            if self.waiting(|entry| entry.priority == priority).0 == 0 {
+                continue;
+            }
+            let slots: ByPartition =
+                load.keys().map(|&partition| (partition, self.slots(partition, ceiling))).collect();
+            if slots.values().any(|&slots| slots == 0) {
+                continue;
+            }
+            self.for_pool(config, priority, &slots, &mut load, &mut quota);
+            self.for_endpoints(config, priority, &slots, &mut load, &mut quota, &mut claims);
+        }
+    }
+
+    fn for_pool(
+        &mut self,
+        config: EvictionConfig,
+        priority: i32,
+        slots: &ByPartition,
+        load: &mut ByPartition,
+        quota: &mut u64,
+    ) {
+        let victims = self.victims(config.victim_order, priority);
+        let mut need = ByPartition::new();
+        let mut demand = ByPartition::new();
+        for (&partition, &slots) in slots {
+            let waiting = |entry: &&Entry| {
+                entry.priority == priority && entry.waits() && entry.hint.is_none() && !self.is_capped(entry)
+            };
+            let uses = |entry: &&Entry| match partition {
+                Partition::Prefill => entry.stages.contains(Stage::Prefill),
+                Partition::Decode => entry.stages.contains(Stage::Decode),
+                Partition::Pool => true,
+            };
+            let sum = self.entries.iter().filter(waiting).filter(uses);
+            let sum = sum.fold(Load::default(), |sum, entry| sum.plus(Load::one(entry.tokens)));
+            let d = self.units(sum, None);
+            let a: u64 = victims.iter().map(|entry| self.weight(entry, partition)).sum();
+            let a = if d > 0 { a } else { 0 };
+            if load[&partition].saturating_sub(a) >= slots {
+                return;
+            }
+            need.insert(partition, (load[&partition] + d).saturating_sub(slots));
+            demand.insert(partition, d);
+        }
+        if demand.values().all(|&d| d == 0) {
+            return;
+        }
+        let mut freed: ByPartition = load.keys().map(|&partition| (partition, 0)).collect();
+        let mut chosen = Vec::new();
+        for victim in &victims {
+            if chosen.len() as u64 >= *quota {
+                break;
+            }
+            let lacking: Vec<Partition> = need.keys().copied().filter(|p| freed[p] < need[p]).collect();
+            if lacking.iter().any(|&partition| self.weight(victim, partition) > 0) {
+                for (&partition, freed) in &mut freed {
+                    *freed += self.weight(victim, partition);
+                }
+                chosen.push(victim.request);
+            }
+        }
+        for (partition, load) in &mut *load {
+            let rest = load.saturating_sub(freed[partition]);
+            *load = rest + demand[partition].min(slots[partition].saturating_sub(rest));
+        }
+        for request in chosen {
+            self.revoke(config, request, quota);
+        }
+    }
+
+    fn for_endpoints(
+        &mut self,
+        config: EvictionConfig,
+        priority: i32,
+        slots: &ByPartition,
+        load: &mut ByPartition,
+        quota: &mut u64,
+        claims: &mut BTreeMap<EndpointKey, u64>,
+    ) {
+        let mut groups: BTreeMap<Vec<EndpointKey>, u64> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|e| e.priority == priority && e.waits() && e.hint.is_some()) {
+            let targets = self.pool.iter().filter(|place| allows(entry, place)).map(|place| place.key).collect();
+            *groups.entry(targets).or_default() += 1;
+        }
+        let one = self.units(Load::one(0), None).max(1);
+        for (targets, count) in groups {
+            for _ in 0..count {
+                if *quota == 0 {
+                    return;
+                }
+                let free = targets
+                    .iter()
+                    .copied()
+                    .find(|key| self.free_soon(*key) > claims.get(key).copied().unwrap_or_default());
+                if let Some(key) = free
+                    && load.iter().all(|(partition, load)| *load < slots[partition])
+                {
+                    *claims.entry(key).or_default() += 1;
+                    for (&partition, load) in &mut *load {
+                        *load += if self.place(key).is_some_and(|place| is_in(place, partition)) { one } else { 0 };
+                    }
+                    continue;
+                }
+                let on = |entry: &Entry, key: EndpointKey| match &entry.state {
+                    State::Started { bookings, .. } => bookings.iter().any(|booking| booking.endpoint == key),
+                    State::New | State::Queued | State::Parked | State::Granted(_) => false,
+                };
+                let victims = self.victims(config.victim_order, priority);
+                let Some(victim) = victims.into_iter().find(|entry| targets.iter().any(|&key| on(entry, key))) else {
+                    break;
+                };
+                let opens = |(&partition, load): (&Partition, &u64)| {
+                    load.saturating_sub(self.weight(&victim, partition)) < slots[&partition]
+                };
+                if !load.iter().all(opens) {
+                    break;
+                }
+                let at = targets.iter().copied().filter(|&key| on(&victim, key)).min();
+                *claims.entry(at.expect("it is on one of them")).or_default() += 1;
+                self.revoke(config, victim.request, quota);
+            }
+        }
+    }
+
+    fn place(&self, key: EndpointKey) -> Option<&Place> {
+        self.pool.iter().find(|place| place.key == key)
+    }
+
+    fn free_soon(&self, key: EndpointKey) -> u64 {
+        let Some(place) = self.place(key) else { return 0 };
+        let limit = match self.detector.mode {
+            sluice_plugins::flow::ConcurrencyMode::Tokens => u64::MAX,
+            _ => self.requests_limit(place),
+        };
+        let mut revoking = 0_u64;
+        for entry in self.entries.iter().filter(|entry| is_pending(entry)) {
+            if let State::Started { bookings, .. } = &entry.state {
+                revoking += bookings.iter().filter(|booking| booking.endpoint == key).count() as u64;
+            }
+        }
+        limit.saturating_add(revoking).saturating_sub(self.booked(key).requests + self.reserved(key, None).requests)
+    }
+
+    /// Those that may be cut off for `priority`, in order.
+    fn victims(&self, order: VictimOrder, priority: i32) -> Vec<Entry> {
+        let mut victims: Vec<Entry> =
+            self.entries.iter().filter(|entry| self.is_victim(entry, priority)).cloned().collect();
+        victims.sort_by_key(|entry| {
+            let deadline = self.band_config(entry.priority).ordering.deadline(entry.key);
+            let slack = match order {
+                VictimOrder::Newest | VictimOrder::Cheapest => Time::ZERO,
+                VictimOrder::MostSlack => deadline.unwrap_or(Time::MAX),
+            };
+            let State::Started { order, .. } = entry.state else { unreachable!("only started requests") };
+            (entry.priority, Reverse(slack), Reverse(order))
+        });
+        victims
+    }
+
+    fn is_victim(&self, entry: &Entry, priority: i32) -> bool {
+        let started = matches!(entry.state, State::Started { revoked: None, .. });
+        let partitions = [Partition::Prefill, Partition::Decode, Partition::Pool];
+        let helps = partitions.into_iter().any(|partition| self.weight(entry, partition) > 0);
+        started && entry.priority < priority.min(0) && helps
+    }
+
+    fn weight(&self, entry: &Entry, partition: Partition) -> u64 {
+        let State::Started { bookings, .. } = &entry.state else { return 0 };
+        let counts = |key: EndpointKey| self.place(key).is_some_and(|place| is_in(place, partition));
+        let booked = bookings.iter().filter(|booking| counts(booking.endpoint));
+        booked.map(|booking| self.units(Load::one(booking.tokens), None)).sum()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "the rule as it is written")]
+    fn slots(&self, partition: Partition, ceiling: f64) -> u64 {
+        let capacity = self.capacity(partition);
+        if capacity > 1 << 20 {
+            return bisect(ceiling, capacity);
+        }
+        (0..=capacity).find(|&k| k as f64 / capacity as f64 >= ceiling).unwrap_or(capacity)
+    }
+
+    fn revoke(&mut self, config: EvictionConfig, request: Request, quota: &mut u64) {
+        *quota -= 1;
+        let overdue = Some(self.now.saturating_add(config.confirmation_timeout));
+        if let State::Started { revoked, .. } = &mut self.entry(request).state {
+            *revoked = Some(Revocation { pending: true, overdue });
+        }
+        self.seen.push(Seen::Revoked { request, cause: RevokeCause::Eviction });
+    }
+}
+
+fn is_pending(entry: &Entry) -> bool {
+    matches!(entry.state, State::Started { revoked: Some(Revocation { pending: true, .. }), .. })
+}
+
+/// For capacities too large to try every `k`: by bisection.
+#[expect(clippy::cast_precision_loss, reason = "the rule as it is written")]
+fn bisect(ceiling: f64, capacity: u64) -> u64 {
+    let (mut low, mut high) = (0, capacity);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if middle as f64 / capacity as f64 >= ceiling { high = middle } else { low = middle + 1 }
+    }
+    low
+}

@@ -1,0 +1,26 @@
+//! Random operations: the engine does what the oracle does, and breaks no invariant.
+
+use proptest::prelude::*;
+
+use crate::harness::ops::Op;
+use crate::harness::shrink::{Coverage, run, search};
+
+#[test]
+fn the_engine_does_what_the_oracle_does() {
+    if let Err(failure) = search(1, 20_000, 400, &mut Coverage::default()) {
+        let ops: Vec<String> = failure.ops.iter().map(|op| format!("{op:?}")).collect();
+        panic!("setup {:#x}\n{}\n{}", failure.setup, ops.join("\n"), failure.message);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_list_of_operations_ends_well(setup: u64, words in prop::collection::vec(any::<u64>(), 0..120)) {
+        let ops: Vec<Op> = words.into_iter().map(Op::decode).collect();
+        if let Err(message) = run(setup, &ops) {
+            return Err(TestCaseError::fail(message));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Keeps part of the pool back from lower priorities.
+
+use sluice_core::{Priority, Time};
+use sluice_flow::policy::{BandView, UsageLimit, UsageLimitPolicy};
+
+/// A ceiling per band that falls with its priority.
+#[derive(Clone, Debug)]
+pub struct PriorityHoldback {
+    curve: Curve,
+    max_ceiling: f64,
+}
+
+/// How the ceilings fall.
+#[derive(Clone, Debug)]
+pub enum Curve {
+    /// In a straight line from the highest provisioned band down to `min_ceiling` for the lowest.
+    Linear { domain: Domain, min_ceiling: f64 },
+    /// As listed, from the highest priority down: a band takes the ceiling of the lowest listed priority that
+    /// is not below its own.
+    Explicit(Vec<(Priority, f64)>),
+}
+
+/// What the straight line runs over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Domain {
+    /// The band's place among the provisioned bands.
+    #[default]
+    Rank,
+    /// The priority itself.
+    Value,
+}
+
+impl PriorityHoldback {
+    /// `max_ceiling` is the ceiling of the highest band, or of those above every listed one. Ceilings have to
+    /// lie in `0.0..=1.0` and must not rise toward lower priority.
+    pub fn new(max_ceiling: f64, mut curve: Curve) -> Result<Self, HoldbackError> {
+        if !(max_ceiling > 0.0 && max_ceiling <= 1.0) {
+            return Err(HoldbackError::MaxCeiling);
+        }
+        match &mut curve {
+            Curve::Linear { min_ceiling, .. } => {
+                if !(0.0..1.0).contains(min_ceiling) || *min_ceiling >= max_ceiling {
+                    return Err(HoldbackError::MinCeiling);
+                }
+            }
+            Curve::Explicit(list) => {
+                list.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+                let mut highest = max_ceiling;
+                let mut last = None;
+                for &(priority, ceiling) in &*list {
+                    if !(0.0..=1.0).contains(&ceiling) {
+                        return Err(HoldbackError::OutOfRange(priority));
+                    }
+                    if last == Some(priority) {
+                        return Err(HoldbackError::Twice(priority));
+                    }
+                    if ceiling > highest {
+                        return Err(HoldbackError::Rises(priority));
+                    }
+                    (highest, last) = (ceiling, Some(priority));
+                }
+            }
+        }
+        Ok(Self { curve, max_ceiling })
+    }
+}
+
+/// Why a holdback cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldbackError {
+    /// The highest ceiling is not in `(0.0, 1.0]`.
+    MaxCeiling,
+    /// The lowest ceiling is not in `[0.0, 1.0)`, or not below the highest.
+    MinCeiling,
+    /// The ceiling listed for this priority is not in `[0.0, 1.0]`.
+    OutOfRange(Priority),
+    /// This priority is listed twice.
+    Twice(Priority),
+    /// The ceiling listed for this priority is above that of a higher one.
+    Rises(Priority),
+}
+
+impl UsageLimitPolicy for PriorityHoldback {
+    fn new_state(&self) -> Box<dyn UsageLimit> {
+        Box::new(self.clone())
+    }
+}
+
+impl UsageLimit for PriorityHoldback {
+    fn ceilings(&mut self, _: Time, bands: &[BandView], _: f64, ceilings: &mut [f64]) {
+        match &self.curve {
+            Curve::Linear { domain, min_ceiling } => linear(*domain, *min_ceiling, self.max_ceiling, bands, ceilings),
+            Curve::Explicit(list) => {
+                for (band, ceiling) in bands.iter().zip(ceilings) {
+                    // The list falls, so the last entry that is not below is the lowest of them.
+                    let above = list.iter().take_while(|(priority, _)| *priority >= band.priority);
+                    *ceiling = above.last().map_or(self.max_ceiling, |(_, ceiling)| *ceiling);
+                }
+            }
+        }
+    }
+}
+
+/// A band that only lingers takes no part in the line: it has the ceiling of the next provisioned band below,
+/// or of the lowest where there is none.
+fn linear(domain: Domain, min: f64, max: f64, bands: &[BandView], ceilings: &mut [f64]) {
+    let provisioned = || bands.iter().filter(|band| band.provisioned).map(|band| band.priority);
+    let count = provisioned().count();
+    let (Some(highest), Some(lowest)) = (provisioned().next(), provisioned().next_back()) else {
+        ceilings.fill(max);
+        return;
+    };
+    let (highest, lowest) = (f64::from(highest.0), f64::from(lowest.0));
+    let at = |rank: usize, priority: Priority| {
+        if count == 1 {
+            return max;
+        }
+        match domain {
+            Domain::Rank => max - share(rank, count - 1) * (max - min),
+            Domain::Value => min + (f64::from(priority.0) - lowest) / (highest - lowest) * (max - min),
+        }
+    };
+    let mut rank = count;
+    let mut below = None;
+    for (band, ceiling) in bands.iter().zip(ceilings).rev() {
+        if band.provisioned {
+            rank -= 1;
+            below = Some(at(rank, band.priority));
+        }
+        *ceiling = below.unwrap_or(if count == 1 { max } else { min });
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of bands")]
+fn share(part: usize, whole: usize) -> f64 {
+    part as f64 / whole as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bands(list: &[(i32, bool)]) -> Vec<BandView> {
+        list.iter().map(|&(priority, provisioned)| BandView { priority: Priority(priority), provisioned }).collect()
+    }
+
+    fn assert_ceilings(holdback: &PriorityHoldback, list: &[(i32, bool)], expected: &[f64]) {
+        let bands = bands(list);
+        let mut ceilings = vec![1.0; bands.len()];
+        holdback.new_state().ceilings(Time::ZERO, &bands, 0.0, &mut ceilings);
+        for (ceiling, expected) in ceilings.iter().zip(expected) {
+            assert!((ceiling - expected).abs() < 1e-4, "{ceilings:?} is not {expected:?}");
+        }
+    }
+
+    fn straight(domain: Domain, min_ceiling: f64, max: f64) -> PriorityHoldback {
+        PriorityHoldback::new(max, Curve::Linear { domain, min_ceiling }).unwrap()
+    }
+
+    fn listed(list: &[(i32, f64)]) -> Result<PriorityHoldback, HoldbackError> {
+        PriorityHoldback::new(1.0, Curve::Explicit(list.iter().map(|&(p, c)| (Priority(p), c)).collect()))
+    }
+
+    const PROVISIONED: [(i32, bool); 3] = [(20, true), (0, true), (-10, true)];
+
+    #[test]
+    fn by_rank_the_steps_are_equal() {
+        assert_ceilings(&straight(Domain::Rank, 0.4, 0.9), &PROVISIONED, &[0.9, 0.65, 0.4]);
+        assert_ceilings(&straight(Domain::Rank, 0.4, 0.9), &[(0, true)], &[0.9]);
+    }
+
+    #[test]
+    fn by_value_the_steps_follow_the_priorities() {
+        assert_ceilings(&straight(Domain::Value, 0.4, 0.9), &PROVISIONED, &[0.9, 0.5667, 0.4]);
+    }
+
+    #[test]
+    fn a_lingering_band_takes_no_rank() {
+        let list = [(30, false), (20, true), (5, false), (0, true), (-10, true), (-20, false)];
+        let expected = [0.9, 0.9, 0.65, 0.65, 0.4, 0.4];
+        assert_ceilings(&straight(Domain::Rank, 0.4, 0.9), &list, &expected);
+    }
+
+    #[test]
+    fn a_listed_ceiling_holds_down_to_the_next_listed_priority() {
+        let holdback = listed(&[(0, 0.8), (100, 0.9), (-10, 0.6)]).unwrap();
+        let list = [(200, true), (100, true), (50, false), (0, true), (-5, false), (-10, true), (-99, false)];
+        assert_ceilings(&holdback, &list, &[1.0, 0.9, 0.9, 0.8, 0.8, 0.6, 0.6]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        assert_eq!(listed(&[(0, 0.8), (10, 0.7)]).unwrap_err(), HoldbackError::Rises(Priority(0)));
+        assert_eq!(listed(&[(0, 0.8), (0, 0.7)]).unwrap_err(), HoldbackError::Twice(Priority(0)));
+        assert_eq!(listed(&[(0, 1.2)]).unwrap_err(), HoldbackError::OutOfRange(Priority(0)));
+        let linear = |max, min| PriorityHoldback::new(max, Curve::Linear { domain: Domain::Rank, min_ceiling: min });
+        assert_eq!(linear(0.0, 0.0).unwrap_err(), HoldbackError::MaxCeiling);
+        assert_eq!(linear(1.1, 0.5).unwrap_err(), HoldbackError::MaxCeiling);
+        assert_eq!(linear(0.9, 0.9).unwrap_err(), HoldbackError::MinCeiling);
+        assert_eq!(linear(0.9, -0.1).unwrap_err(), HoldbackError::MinCeiling);
+        assert_eq!(linear(0.9, f64::NAN).unwrap_err(), HoldbackError::MinCeiling);
+    }
+}

@@ -1,0 +1,66 @@
+//! One turn for each tenant that has something to send.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use slotmap::SecondaryMap;
+use sluice_core::Time;
+use sluice_flow::FlowId;
+use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
+
+/// Serves the active flows of a band in a circle, in the order in which they came to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RoundRobin;
+
+impl FairnessPolicy for RoundRobin {
+    fn new_band(&self) -> Box<dyn Fairness> {
+        Box::new(Circle::default())
+    }
+}
+
+/// The circle holds the flows that have a head and no other, so that idle tenants cost nothing.
+#[derive(Debug, Default)]
+struct Circle {
+    /// Flows with a head, by place.
+    active: BTreeMap<u64, FlowId>,
+    place: SecondaryMap<FlowId, u64>,
+    next_place: u64,
+    /// Where the last turn was.
+    cursor: u64,
+}
+
+impl Fairness for Circle {
+    fn add(&mut self, flow: FlowId, _: &Arc<str>) {
+        self.next_place += 1;
+        self.place.insert(flow, self.next_place);
+    }
+
+    fn remove(&mut self, flow: FlowId) {
+        if let Some(place) = self.place.remove(flow) {
+            self.active.remove(&place);
+        }
+    }
+
+    fn set_head(&mut self, flow: FlowId, head: Option<Rank>) {
+        let Some(&place) = self.place.get(flow) else { return };
+        if head.is_some() {
+            self.active.insert(place, flow);
+        } else {
+            self.active.remove(&place);
+        }
+    }
+
+    fn pick(&mut self, _: Time) -> Option<FlowId> {
+        let after = (Bound::Excluded(self.cursor), Bound::Unbounded);
+        self.active.range(after).next().or_else(|| self.active.first_key_value()).map(|(_, flow)| *flow)
+    }
+
+    fn granted(&mut self, _: Time, flow: FlowId, _: u64, turn: bool) {
+        if turn && let Some(&place) = self.place.get(flow) {
+            self.cursor = place;
+        }
+    }
+
+    fn refund(&mut self, _: FlowId, _: u64) {}
+}
