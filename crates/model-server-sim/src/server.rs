@@ -28,6 +28,9 @@ use crate::settings::{InvalidSettings, Settings};
 /// The largest body that a request may have.
 pub const MAX_REQUEST_BODY: usize = 64 * 1024 * 1024;
 
+const MAX_HTTP2_STREAMS: u32 = 16_384;
+const MAX_HTTP2_RESETS: usize = 16_384;
+
 const JSON: &str = "application/json";
 
 /// A simulated server. Clones are the same server.
@@ -105,8 +108,12 @@ async fn serve_connection(stream: TcpStream, frontend: Arc<Frontend>) {
         let frontend = Arc::clone(&frontend);
         async move { Ok::<_, Infallible>(frontend.respond(request).await) }
     });
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    // A gateway may send everything over one connection and give up many requests at a time; the line that they
+    // wait in is the engine's, not the connection's.
+    http.http2().max_concurrent_streams(MAX_HTTP2_STREAMS).max_pending_accept_reset_streams(MAX_HTTP2_RESETS);
     // An error is the client's doing; dropping the connection has aborted its requests.
-    auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await.ok();
+    http.serve_connection(TokioIo::new(stream), service).await.ok();
 }
 
 /// What the connections of one listener share.

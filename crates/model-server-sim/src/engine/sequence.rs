@@ -11,7 +11,7 @@ use crate::text::{Context, Token};
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
-    /// The first token does not come out before; every later token is due as soon as it is computed.
+    /// No token comes out before. It matters for the first one only.
     pub(super) first_token_due: Time,
     /// Blocks of the KV cache held.
     pub(super) blocks: u32,
@@ -51,7 +51,7 @@ impl Sequence {
     /// Books the step's tokens. Returns the next token if it is complete and due.
     pub(super) fn end_step(&mut self, at: Time, mean_length: NonZeroU32) -> Option<(Token, Option<FinishReason>)> {
         self.computed += std::mem::take(&mut self.in_step);
-        if self.uncomputed() > 0 || (self.produced == 0 && at < self.first_token_due) {
+        if self.uncomputed() > 0 || at < self.first_token_due {
             return None;
         }
         self.produced += 1;

@@ -71,9 +71,9 @@ fn a_prompt_delays_the_first_token_and_the_tokens_of_others() {
 #[test]
 fn a_prompt_beyond_the_step_budget_comes_in_chunks() {
     let mut engine = Engine::new(&settings());
-    let id = engine.submit(at(0), ask(150, 1)).unwrap();
-    // 100 tokens in 10 + 99 ms, 50 in 10 + 49 ms.
-    assert_eq!(outputs(&mut engine, 1_000), [(168, id)]);
+    let id = engine.submit(at(0), ask(250, 1)).unwrap();
+    // Twice 100 tokens in 10 + 99 ms, 50 in 10 + 49 ms.
+    assert_eq!(outputs(&mut engine, 1_000), [(277, id)]);
 }
 
 #[test]
@@ -163,11 +163,13 @@ fn the_newest_is_preempted_when_blocks_run_out_and_computes_again() {
     let mut engine = Engine::new(&settings);
     let first = engine.submit(at(0), ask(7, 5)).unwrap();
     let second = engine.submit(at(0), ask(6, 3)).unwrap();
+    let third = engine.submit(at(1), ask(1, 1)).unwrap();
     // Both hold two blocks until 31 ms; the first then needs a third.
     assert_eq!(outputs(&mut engine, 32), [(16, first), (31, first), (31, second)]);
-    assert_eq!((queue(&engine), engine.stats().preemptions), ((1, 1), 1));
-    // The second comes back with its seven tokens as a prompt: 10 + 6 ms.
-    assert_eq!(outputs(&mut engine, 200), [(41, first), (51, first), (61, first), (77, second), (87, second)]);
+    assert_eq!((queue(&engine), engine.stats().preemptions), ((1, 2), 1));
+    // The second comes back before the third, with its seven tokens as a prompt: 10 + 6 ms.
+    assert_eq!(outputs(&mut engine, 62), [(41, first), (51, first), (61, first)]);
+    assert_eq!(outputs(&mut engine, 200), [(77, second), (77, third), (87, second)]);
     assert_eq!(engine.stats().used_blocks, 0);
 }
 
