@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
-use sluice_config::{GoDuration, Quantity};
+use sluice_config::Quantity;
+use sluice_core::GoDuration;
 
 /// An endpoint picker for LLM inference gateways: an external processor for Envoy that decides if, when and where
 /// an inference request runs.

@@ -16,7 +16,6 @@ mod assemble;
 mod catalog;
 mod diagnostics;
 mod document;
-mod go_duration;
 mod plugin;
 mod quantity;
 mod raw;
@@ -24,6 +23,7 @@ mod resolve;
 pub mod settings;
 mod source;
 mod suggest;
+mod timeout;
 mod weight;
 
 use std::sync::Arc;
@@ -32,11 +32,11 @@ use sluice_data::Discovery;
 use sluice_schedule::Scheduler;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Position, Severity};
-pub use go_duration::{GoDuration, GoDurationError, Timeout};
 pub use plugin::{BuildContext, BuildError, Plugin, PluginType, Roles, Stability};
 pub use quantity::{ByteSize, Count, Quantity, QuantityError};
 pub use settings::Settings;
 pub use source::Source;
+pub use timeout::Timeout;
 
 /// What a configuration cannot decide by itself.
 #[derive(Clone, Copy, Debug, Default)]

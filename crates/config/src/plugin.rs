@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use sluice_core::TokenEstimate;
 use sluice_data::Discovery;
+use sluice_flow::policy::{FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy};
 use sluice_schedule::{Filter, Picker, ProfileHandler, Scorer};
 
 use crate::diagnostics::{Diagnostics, Place, Remark};
@@ -45,6 +47,11 @@ pub struct Roles {
     pub picker: Option<Arc<dyn Picker>>,
     pub profile_handler: Option<Arc<dyn ProfileHandler>>,
     pub discovery: Option<Discovery>,
+    pub ordering: Option<Arc<dyn OrderingPolicy>>,
+    pub fairness: Option<Arc<dyn FairnessPolicy>>,
+    pub usage_limit: Option<Arc<dyn UsageLimitPolicy>>,
+    pub detector: Option<Arc<dyn SaturationDetector>>,
+    pub token_estimate: Option<TokenEstimate>,
 }
 
 impl Roles {
@@ -66,6 +73,26 @@ impl Roles {
 
     pub fn discovery(discovery: Discovery) -> Self {
         Self { discovery: Some(discovery), ..Self::default() }
+    }
+
+    pub fn ordering(ordering: impl OrderingPolicy + 'static) -> Self {
+        Self { ordering: Some(Arc::new(ordering)), ..Self::default() }
+    }
+
+    pub fn fairness(fairness: impl FairnessPolicy + 'static) -> Self {
+        Self { fairness: Some(Arc::new(fairness)), ..Self::default() }
+    }
+
+    pub fn usage_limit(usage_limit: impl UsageLimitPolicy + 'static) -> Self {
+        Self { usage_limit: Some(Arc::new(usage_limit)), ..Self::default() }
+    }
+
+    pub fn detector(detector: impl SaturationDetector + 'static) -> Self {
+        Self { detector: Some(Arc::new(detector)), ..Self::default() }
+    }
+
+    pub fn token_estimate(estimate: TokenEstimate) -> Self {
+        Self { token_estimate: Some(estimate), ..Self::default() }
     }
 
     /// Takes part in a scheduling profile.

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use crate::go_duration::Timeout;
 use crate::quantity::ByteSize;
+use crate::timeout::Timeout;
 
 /// Sluice's own settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

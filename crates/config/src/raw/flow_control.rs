@@ -2,8 +2,8 @@ use serde::Deserialize;
 
 use super::RawPluginRef;
 use crate::document::Located;
-use crate::go_duration::Timeout;
 use crate::quantity::{ByteSize, Count};
+use crate::timeout::Timeout;
 
 /// The section `flowControl`.
 #[derive(Debug, Default, Deserialize)]

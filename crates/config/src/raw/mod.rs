@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::document::Located;
-use crate::go_duration::Timeout;
+use crate::timeout::Timeout;
 use crate::weight::Weight;
 
 /// The whole text.

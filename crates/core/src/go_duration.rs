@@ -2,8 +2,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
-
 /// A duration in the notation of Go: `300ms`, `1h2m`, `1.5s`, `-2s`, `0`.
 ///
 /// An optional sign, then one or more decimal numbers with an optional fraction and a unit each: `ns`, `us`
@@ -26,16 +24,6 @@ pub enum GoDurationError {
     Unit { text: String, unit: String },
     #[error("invalid duration {text:?}: out of range")]
     Range { text: String },
-}
-
-/// A duration that is not negative, in the notation of [`GoDuration`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timeout(pub Duration);
-
-impl Timeout {
-    pub(crate) const fn from_secs(seconds: u64) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
 }
 
 impl GoDuration {
@@ -171,44 +159,6 @@ impl fmt::Display for GoDuration {
             _ if below % 1_000_000 == 0 => write!(f, "{}ms", below / 1_000_000),
             _ => write!(f, "{below}ns"),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for GoDuration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct DurationVisitor;
-
-        impl Visitor<'_> for DurationVisitor {
-            type Value = GoDuration;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration with a unit, such as 200ms or 30s")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                text.parse().map_err(E::custom)
-            }
-
-            /// Zero needs no unit, so it may also be written as a number.
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
-                if number == 0 {
-                    return Ok(GoDuration { nanos: 0 });
-                }
-                Err(E::invalid_type(de::Unexpected::Unsigned(number), &self))
-            }
-        }
-
-        deserializer.deserialize_any(DurationVisitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for Timeout {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let duration = GoDuration::deserialize(deserializer)?;
-        duration
-            .non_negative()
-            .map(Self)
-            .ok_or_else(|| de::Error::custom(format_args!("{duration} is negative, it must be zero or more")))
     }
 }
 
