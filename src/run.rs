@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use prometheus::Registry;
 use rand::TryRng as _;
-use sluice_config::settings::RefusalBody;
-use sluice_config::{Assembled, Options, Severity, Source};
-use sluice_core::{SystemClock, Tasks};
+use sluice_config::settings::{RefusalBody, TrustSource, UnknownObjective};
+use sluice_config::{Assembled, Options, Settings, Severity, Source};
+use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::{Discovery, EndpointTable};
 use sluice_extproc::{Metrics, RefusalStyle, Service, ServiceSettings};
 use sluice_plugins::BUILTIN;
-use sluice_router::Router;
+use sluice_router::{Identities, IdentityRules, Router};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::flags::{CommandLine, ConfigSource, Flags};
@@ -85,13 +85,15 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
     start_discovery(discovery, &table, &tasks)?;
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, settings.metrics.legacy_names).context("registering metrics")?;
-    let router = Router::new(table, scheduler, seed()?, !flags.disable_endpoint_subset_filter);
+    let identities = identities(&settings);
+    let router = Router::new(table, scheduler, identities, seed()?, !flags.disable_endpoint_subset_filter);
     let max_request_body = settings.limits.max_request_body.0;
     let refusal_style = match settings.refusals.body {
         RefusalBody::Api => RefusalStyle::Api,
         RefusalBody::Text => RefusalStyle::Text,
     };
-    let service_settings = ServiceSettings { max_request_body, refusal_style, id_seed: seed()? };
+    let vouched_namespace = settings.trust.metadata_namespace.clone();
+    let service_settings = ServiceSettings { max_request_body, refusal_style, vouched_namespace, id_seed: seed()? };
     let service = Service::new(Arc::new(router), Arc::new(SystemClock::start()), metrics, service_settings);
 
     let tls = flags.secure_serving.then(|| tls::server_config(flags.certificate_directory()));
@@ -120,6 +122,18 @@ fn load(flags: &Flags) -> Result<Assembled, Failure> {
         let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         Failure::Setup(errors.map(ToString::to_string).collect())
     })
+}
+
+fn identities(settings: &Settings) -> Identities {
+    let rules = IdentityRules {
+        only_vouched: settings.trust.source == TrustSource::Metadata,
+        default_objective: settings.default_objective.clone(),
+        refuse_unknown: settings.unknown_objective == UnknownObjective::Reject,
+        tenant_headers: Vec::new(),
+    };
+    let objectives = settings.objectives.iter();
+    let objectives = objectives.map(|objective| (objective.name.clone(), Priority(objective.priority))).collect();
+    Identities::new(rules, objectives)
 }
 
 fn start_discovery(discovery: Discovery, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value, value::Kind};
 use sluice_core::Headers;
 use sluice_data::Subset;
+use sluice_router::Vouched;
 
 use crate::message::{BodyMode, BodyModes, Inbound, Message};
 use crate::reject::ImmediateReply;
@@ -20,10 +21,13 @@ use crate::reply::{Piece, Reply, RequestMutation};
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 
-pub(crate) fn inbound(request: ProcessingRequest) -> Inbound {
+/// `vouched_namespace` is where the proxy's metadata names objective and fairness id.
+pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> Inbound {
     let modes = request.protocol_config.as_ref().map(modes);
-    let subset = request.metadata_context.as_ref().and_then(subset);
-    Inbound { modes, subset, message: message(request.request) }
+    let metadata = request.metadata_context.as_ref();
+    let subset = metadata.and_then(subset);
+    let vouched = metadata.and_then(|metadata| vouched(metadata, vouched_namespace));
+    Inbound { modes, subset, vouched, refusal: None, message: message(request.request) }
 }
 
 fn message(request: Option<processing_request::Request>) -> Message {
@@ -84,6 +88,15 @@ fn subset(metadata: &Metadata) -> Option<Subset> {
         }
         _ => Subset::default(),
     })
+}
+
+fn vouched(metadata: &Metadata, namespace: &str) -> Option<Vouched> {
+    let fields = &metadata.filter_metadata.get(namespace)?.fields;
+    let text = |key: &str| match &fields.get(key)?.kind {
+        Some(Kind::StringValue(text)) => Some(text.clone()),
+        _ => None,
+    };
+    Some(Vouched { objective: text("objective"), fairness_id: text("fairness_id") })
 }
 
 pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {

@@ -19,7 +19,7 @@ fn hint(value: Value) -> ProcessingRequest {
 fn allowed(value: Value) -> bool {
     let address = "10.0.0.1:8000".parse().unwrap();
     let endpoint = Endpoint::new(EndpointId::new("d", "a"), EndpointUid("1".into()), address, BTreeMap::new());
-    inbound(hint(value)).subset.unwrap().allows(&endpoint)
+    inbound(hint(value), "sluice").subset.unwrap().allows(&endpoint)
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_subset_hint_is_a_list_or_a_text() {
     assert!(!allowed(list(vec![])));
     assert!(!allowed(list(vec![Value { kind: Some(Kind::NumberValue(1.0)) }])));
     assert!(!allowed(Value { kind: Some(Kind::BoolValue(true)) }));
-    assert!(inbound(ProcessingRequest::default()).subset.is_none());
+    assert!(inbound(ProcessingRequest::default(), "sluice").subset.is_none());
 }
 
 #[test]
@@ -77,4 +77,15 @@ fn the_destination_goes_out_twice_and_in_raw_value() {
 fn unknown_modes_are_not_an_error() {
     let config = ProtocolConfiguration { request_body_mode: 4, response_body_mode: 99, ..Default::default() };
     assert_eq!(modes(&config), BodyModes { request: BodyMode::FullDuplex, response: BodyMode::Other });
+}
+
+#[test]
+fn the_proxy_vouches_in_its_own_namespace() {
+    let fields = [("objective".to_owned(), text("premium")), ("fairness_id".to_owned(), text("alice"))].into();
+    let filter_metadata = [("mine".to_owned(), Struct { fields })].into();
+    let metadata_context = Some(Metadata { filter_metadata, ..Metadata::default() });
+    let request = ProcessingRequest { metadata_context, ..ProcessingRequest::default() };
+    let vouched = Vouched { objective: Some("premium".into()), fairness_id: Some("alice".into()) };
+    assert_eq!(inbound(request.clone(), "mine").vouched, Some(vouched));
+    assert_eq!(inbound(request, "sluice").vouched, None);
 }

@@ -1,6 +1,9 @@
 use bytes::Bytes;
 use sluice_core::Headers;
 use sluice_data::Subset;
+use sluice_router::Vouched;
+
+use crate::reject::Refusal;
 
 /// One message from the proxy.
 #[derive(Clone, Debug)]
@@ -9,6 +12,10 @@ pub(crate) struct Inbound {
     pub(crate) modes: Option<BodyModes>,
     /// The endpoints the gateway allows, if it says.
     pub(crate) subset: Option<Subset>,
+    /// Who the proxy says the request is from.
+    pub(crate) vouched: Option<Vouched>,
+    /// What the request headers alone rule out.
+    pub(crate) refusal: Option<Refusal>,
     pub(crate) message: Message,
 }
 

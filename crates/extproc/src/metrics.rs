@@ -3,10 +3,11 @@ use std::sync::{Mutex, PoisonError};
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use sluice_core::Request;
+use sluice_router::{DEFAULT_TENANT, Identity};
 
-/// At most this many different model names become label values; later ones are counted as `other`. Names come from
-/// clients, who could otherwise fill the memory with them.
-const MAX_MODELS: usize = 1_000;
+/// At most this many different model names, and as many fairness ids, become label values; later ones are counted as
+/// `other`. They come from clients, who could otherwise fill the memory with them.
+const MAX_VALUES: usize = 1_000;
 
 /// Labels of series that tell requests apart.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
@@ -18,7 +19,26 @@ pub struct Metrics {
     errors: IntCounterVec,
     running: IntGaugeVec,
     legacy: Option<Legacy>,
-    models: Mutex<BTreeSet<String>>,
+    models: LabelValues,
+    tenants: LabelValues,
+}
+
+/// The values of a label that clients choose.
+#[derive(Debug, Default)]
+struct LabelValues(Mutex<BTreeSet<String>>);
+
+impl LabelValues {
+    /// `value`, or `other` if there are too many already.
+    fn admit(&self, value: &str) -> String {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains(value) {
+            if known.len() >= MAX_VALUES {
+                return "other".to_owned();
+            }
+            known.insert(value.to_owned());
+        }
+        value.to_owned()
+    }
 }
 
 /// The same under the names of earlier releases.
@@ -30,9 +50,17 @@ struct Legacy {
 }
 
 /// Label values of one request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Labels {
     model: String,
+    fairness_id: String,
+    priority: String,
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        Self { model: String::new(), fairness_id: DEFAULT_TENANT.to_owned(), priority: "0".to_owned() }
+    }
 }
 
 /// Counts a request as running until it is dropped.
@@ -81,20 +109,19 @@ impl Metrics {
             )?,
             running: gauge("llm_d_epp_request_running", "requests running on an endpoint", &LABELS)?,
             legacy: legacy_names.then(legacy).transpose()?,
-            models: Mutex::default(),
+            models: LabelValues::default(),
+            tenants: LabelValues::default(),
         })
     }
 
-    pub(crate) fn labels(&self, request: &Request) -> Labels {
-        let Some(model) = request.model.as_deref() else { return Labels::default() };
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        if !models.contains(model) {
-            if models.len() >= MAX_MODELS {
-                return Labels { model: "other".to_owned() };
-            }
-            models.insert(model.to_owned());
-        }
-        Labels { model: model.to_owned() }
+    pub(crate) fn labels(&self, identity: &Identity) -> Labels {
+        let fairness_id = self.tenants.admit(&identity.tenant);
+        Labels { model: String::new(), fairness_id, priority: identity.priority.to_string() }
+    }
+
+    /// Adds what the body says.
+    pub(crate) fn name_model(&self, labels: &mut Labels, request: &Request) {
+        labels.model = request.model.as_deref().map(|model| self.models.admit(model)).unwrap_or_default();
     }
 
     /// A request got its endpoint. It counts as running until the value returned is dropped; a request without a
@@ -126,9 +153,9 @@ impl Metrics {
 }
 
 impl Labels {
-    /// In the order of [`LABELS`]. Every request belongs to the default flow at priority 0.
+    /// In the order of [`LABELS`].
     fn values(&self) -> [&str; 4] {
-        [&self.model, &self.model, "default-flow", "0"]
+        [&self.model, &self.model, &self.fairness_id, &self.priority]
     }
 }
 
@@ -140,24 +167,9 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use sluice_core::{Api, Headers, RequestId, Time};
+    use sluice_core::Priority;
 
     use super::*;
-
-    fn request(model: Option<&str>) -> Request {
-        Request {
-            id: RequestId("r".into()),
-            received: Time::ZERO,
-            api: Api::OpenAiChat,
-            headers: Headers::new(),
-            model: model.map(Arc::from),
-            stream: false,
-            max_output_tokens: None,
-            body_bytes: 0,
-        }
-    }
 
     fn families(registry: &Registry) -> Vec<String> {
         registry.gather().iter().map(|family| family.name().to_owned()).collect()
@@ -167,13 +179,14 @@ mod tests {
     fn running_falls_back_when_the_guard_goes() {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, true).unwrap();
-        let labels = metrics.labels(&request(Some("m")));
+        let identity = Identity { priority: Priority(-1), tenant: "alice".into() };
+        let labels = Labels { model: "m".into(), ..metrics.labels(&identity) };
         let running = metrics.placed(&labels);
-        let gauge = metrics.running.with_label_values(&["m", "m", "default-flow", "0"]);
+        let gauge = metrics.running.with_label_values(&["m", "m", "alice", "-1"]);
         assert_eq!(gauge.get(), 1);
         drop(running);
         assert_eq!(gauge.get(), 0);
-        assert_eq!(metrics.requests.with_label_values(&["m", "m", "default-flow", "0"]).get(), 1);
+        assert_eq!(metrics.requests.with_label_values(&["m", "m", "alice", "-1"]).get(), 1);
     }
 
     #[test]
@@ -187,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn model_names_are_bounded() {
-        let metrics = Metrics::register(&Registry::new(), false).unwrap();
-        for index in 0..MAX_MODELS {
-            assert_eq!(metrics.labels(&request(Some(&index.to_string()))).model, index.to_string());
+    fn values_from_clients_are_bounded() {
+        let values = LabelValues::default();
+        for index in 0..MAX_VALUES {
+            assert_eq!(values.admit(&index.to_string()), index.to_string());
         }
-        assert_eq!(metrics.labels(&request(Some("one more"))).model, "other");
-        assert_eq!(metrics.labels(&request(Some("7"))).model, "7");
+        assert_eq!(values.admit("one more"), "other");
+        assert_eq!(values.admit("7"), "7");
     }
 }

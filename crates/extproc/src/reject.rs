@@ -132,6 +132,13 @@ impl From<ParseError> for Refusal {
 impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
         let (code, reason) = match rejection {
+            Rejection::UnknownObjective { .. } => (Code::BadRequest, None),
+            Rejection::Shed => (Code::ResourceExhausted, None),
+            Rejection::NotAdmitted { outcome, .. } => {
+                let reason = outcome.reason();
+                let saturated = matches!(reason, Some(DropReason::RejectedSaturated | DropReason::RejectedTtlExpired));
+                (if saturated { Code::ResourceExhausted } else { Code::ServiceUnavailable }, reason)
+            }
             Rejection::NoCandidates => (Code::ServiceUnavailable, Some(DropReason::RejectedNoEndpoints)),
             Rejection::NoneAvailable => (Code::ResourceExhausted, Some(DropReason::RejectedSaturated)),
             Rejection::Scheduling(_) => (Code::Internal, None),

@@ -20,23 +20,25 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_core::{Clock, TerminationCause};
 use sluice_data::InFlight;
-use sluice_router::{Intent, Rejection, Routed, Router};
+use sluice_router::{Identity, Intent, Rejection, Routed, Router};
 use tonic::{Response, Status, Streaming};
 
 use crate::action::{Action, Close, Ending, Outcome};
 use crate::convert;
-use crate::message::InboundEnd;
+use crate::message::{Inbound, InboundEnd, Message};
 use crate::metrics::{Labels, Metrics, Running};
 use crate::reject::RefusalStyle;
 use crate::reply::Reply;
 use crate::session::{Session, SessionSettings};
 
 /// What the service is told at start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServiceSettings {
     /// A larger request body is refused with 413.
     pub max_request_body: u64,
     pub refusal_style: RefusalStyle,
+    /// The namespace of the proxy's metadata that names objective and fairness id.
+    pub vouched_namespace: String,
     /// Makes the ids of requests without one; different in every process.
     pub id_seed: u64,
 }
@@ -51,17 +53,18 @@ struct Shared {
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     session_settings: SessionSettings,
+    vouched_namespace: String,
     next_id: AtomicU64,
     open_streams: AtomicUsize,
 }
 
 impl Service {
     pub fn new(router: Arc<Router>, clock: Arc<dyn Clock>, metrics: Metrics, settings: ServiceSettings) -> Self {
-        let ServiceSettings { max_request_body, refusal_style, id_seed } = settings;
+        let ServiceSettings { max_request_body, refusal_style, vouched_namespace, id_seed } = settings;
         let session_settings = SessionSettings { max_request_body, refusal_style };
         let next_id = AtomicU64::new(id_seed);
         let open_streams = AtomicUsize::new(0);
-        Self(Arc::new(Shared { router, clock, metrics, session_settings, next_id, open_streams }))
+        Self(Arc::new(Shared { router, clock, metrics, session_settings, vouched_namespace, next_id, open_streams }))
     }
 
     /// The gRPC service. `max_message` bounds one message from the proxy, in bytes.
@@ -127,6 +130,7 @@ struct Driver {
     outbox: VecDeque<Reply>,
     close: Option<Close>,
     routing: Option<Routing>,
+    identity: Option<Identity>,
     labels: Labels,
     in_flight: Option<InFlight>,
     running: Option<Running>,
@@ -158,6 +162,7 @@ impl Driver {
             outbox: VecDeque::new(),
             close: None,
             routing: None,
+            identity: None,
             labels: Labels::default(),
             in_flight: None,
             running: None,
@@ -195,7 +200,8 @@ impl Driver {
             match self.next_event().await {
                 Event::Inbound(Ok(Some(request))) => {
                     let now = self.shared.clock.now();
-                    let inbound = convert::inbound(request);
+                    let mut inbound = convert::inbound(request, &self.shared.vouched_namespace);
+                    self.identify(&mut inbound);
                     self.session.on_message(now, inbound, || self.shared.fresh_id(), &mut self.actions);
                 }
                 Event::Inbound(Ok(None)) => self.session.on_inbound_end(InboundEnd::HalfClosed, &mut self.actions),
@@ -206,6 +212,20 @@ impl Driver {
                 Event::Routed(routed) => self.on_routed(routed),
             }
             self.act();
+        }
+    }
+
+    /// With the request headers it is known who the request is from, and sometimes that it need not go on.
+    fn identify(&mut self, inbound: &mut Inbound) {
+        let Inbound { message: Message::RequestHeaders { headers, .. }, vouched, refusal, .. } = inbound else {
+            return;
+        };
+        match self.shared.router.identify(headers, vouched.as_ref()) {
+            Ok(identity) => {
+                self.labels = self.shared.metrics.labels(&identity);
+                self.identity = Some(identity);
+            }
+            Err(rejection) => *refusal = Some(rejection.into()),
         }
     }
 
@@ -250,9 +270,10 @@ impl Driver {
     }
 
     fn start_routing(&mut self, intent: Intent) {
-        self.labels = self.shared.metrics.labels(&intent.request);
+        let Some(identity) = self.identity.take() else { return };
+        self.shared.metrics.name_model(&mut self.labels, &intent.request);
         let router = Arc::clone(&self.shared.router);
-        self.routing = Some(Box::pin(async move { router.route(intent).await }));
+        self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
     }
 
     /// Releases what the request holds, and counts it if it failed.

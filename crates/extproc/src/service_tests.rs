@@ -8,6 +8,7 @@ use futures_util::stream::BoxStream;
 use prometheus::Registry;
 use sluice_core::{Endpoint, EndpointId, EndpointUid, Request, SystemClock};
 use sluice_data::{EndpointSpec, EndpointTable};
+use sluice_router::Identities;
 use sluice_schedule::{Candidates, Filter, Next, Picker, Profile, ProfileHandler, ProfileResult, Scheduler};
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
@@ -74,10 +75,15 @@ impl Picking {
         let profile =
             Profile { name: "main".into(), filters: vec![Arc::new(Touchy)], scorers: vec![], picker: Arc::new(First) };
         let scheduler = Scheduler::new(Arc::new(First), vec![profile]).unwrap();
-        let router = Arc::new(Router::new(table, scheduler, 1, true));
+        let router = Arc::new(Router::new(table, scheduler, Identities::default(), 1, true));
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, false).unwrap();
-        let settings = ServiceSettings { max_request_body: 1 << 20, refusal_style: RefusalStyle::Api, id_seed: 1 };
+        let settings = ServiceSettings {
+            max_request_body: 1 << 20,
+            refusal_style: RefusalStyle::Api,
+            vouched_namespace: "sluice".into(),
+            id_seed: 1,
+        };
         let service = Service::new(router, Arc::new(SystemClock::start()), metrics, settings);
 
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -237,12 +243,18 @@ async fn a_refused_request_ends_cleanly_after_the_refusal() {
 
 #[test]
 fn made_ids_are_uuids_and_differ() {
-    let router = |table| Router::new(table, Scheduler::new(Arc::new(First), vec![test_profile()]).unwrap(), 1, true);
+    let scheduler = Scheduler::new(Arc::new(First), vec![test_profile()]).unwrap();
+    let router = |table| Router::new(table, scheduler, Identities::default(), 1, true);
     let service = Service::new(
         Arc::new(router(Arc::default())),
         Arc::new(SystemClock::start()),
         Metrics::register(&Registry::new(), false).unwrap(),
-        ServiceSettings { max_request_body: 1, refusal_style: RefusalStyle::Api, id_seed: 7 },
+        ServiceSettings {
+            max_request_body: 1,
+            refusal_style: RefusalStyle::Api,
+            vouched_namespace: "sluice".into(),
+            id_seed: 7,
+        },
     );
     let (first, second) = (service.0.fresh_id(), service.0.fresh_id());
     assert_ne!(first, second);

@@ -88,7 +88,7 @@ impl Session {
         fresh_id: impl FnOnce() -> String,
         actions: &mut Vec<Action>,
     ) {
-        let Inbound { modes, subset, message } = inbound;
+        let Inbound { modes, subset, vouched: _, refusal, message } = inbound;
         if self.closed {
             return;
         }
@@ -98,7 +98,7 @@ impl Session {
         }
         match message {
             Message::RequestHeaders { headers, end_of_stream } => {
-                self.on_request_headers(now, headers, end_of_stream, fresh_id, actions);
+                self.on_request_headers(now, headers, end_of_stream, refusal, fresh_id, actions);
             }
             Message::RequestBody { chunk, end_of_stream } => {
                 self.on_request_body(chunk, end_of_stream, fresh_id, actions);
@@ -175,6 +175,7 @@ impl Session {
         now: Time,
         headers: Headers,
         end_of_stream: bool,
+        refusal: Option<Refusal>,
         fresh_id: impl FnOnce() -> String,
         actions: &mut Vec<Action>,
     ) {
@@ -183,7 +184,7 @@ impl Session {
             return;
         }
         self.api = api_of_path(path_of(&headers));
-        if let Some(refusal) = self.early_refusal(&headers, end_of_stream) {
+        if let Some(refusal) = refusal.or_else(|| self.early_refusal(&headers, end_of_stream)) {
             self.refuse(&refusal, actions);
             return;
         }

@@ -12,6 +12,8 @@ const BYPASS: BodyModes = BodyModes { request: BodyMode::FullDuplex, response: B
 struct Script {
     session: Session,
     modes: Option<BodyModes>,
+    /// What the next message's headers rule out.
+    refusal: Option<Refusal>,
     log: Vec<String>,
     intents: Vec<Intent>,
     request_body: Vec<u8>,
@@ -27,6 +29,7 @@ impl Script {
         Self {
             session: Session::new(settings),
             modes: Some(DUPLEX),
+            refusal: None,
             log: Vec::new(),
             intents: Vec::new(),
             request_body: Vec::new(),
@@ -43,7 +46,8 @@ impl Script {
 
     fn message(&mut self, message: Message) -> &mut Self {
         let mut actions = Vec::new();
-        let inbound = Inbound { modes: self.modes.take(), subset: None, message };
+        let inbound =
+            Inbound { modes: self.modes.take(), subset: None, vouched: None, refusal: self.refusal.take(), message };
         self.session.on_message(Time::ZERO, inbound, || "fresh".to_owned(), &mut actions);
         self.note(actions)
     }
@@ -360,6 +364,14 @@ fn a_body_over_the_limit_is_refused_as_soon_as_it_shows() {
     script.post("/raw").body(&"x".repeat(1_000), false);
     assert_eq!(script.out(), "");
     assert_eq!(script.body("x", false).out(), "413 end:PayloadTooLarge close");
+}
+
+#[test]
+fn what_headers_rule_out_is_refused_before_the_body_arrives() {
+    let mut script = Script::new();
+    script.refusal = Some(Rejection::Shed.into());
+    assert_eq!(script.post("/v1/chat/completions").out(), "429 end:ResourceExhausted close");
+    assert_eq!(script.body(CHAT, true).out(), "");
 }
 
 #[test]

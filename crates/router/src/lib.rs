@@ -1,5 +1,9 @@
 //! The way of a request: which endpoints it may use, which one it gets, and the booking that makes it count.
 
+mod identity;
+mod rejection;
 mod route;
 
-pub use route::{Intent, Rejection, Routed, Router};
+pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Vouched};
+pub use rejection::Rejection;
+pub use route::{Intent, Routed, Router};

@@ -3,9 +3,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::SeedableRng as _;
-use sluice_core::{Endpoint, Request};
+use sluice_core::{Endpoint, Headers, Request};
 use sluice_data::{EndpointTable, InFlight, Permit, Subset};
 use sluice_schedule::{Candidates, Rng, ScheduleError, Scheduler};
+
+use crate::{Identities, Identity, Rejection, Vouched};
 
 /// A request that wants an endpoint.
 #[derive(Clone, Debug)]
@@ -26,24 +28,12 @@ pub struct Routed {
     pub in_flight: Option<InFlight>,
 }
 
-/// Why a request gets no endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// The pool, or the part of it that the request may use, is empty.
-    #[error("failed to find endpoint candidates for serving the request")]
-    NoCandidates,
-    /// There are endpoints, but none that takes the request.
-    #[error("no endpoints available for the given request")]
-    NoneAvailable,
-    #[error("scheduling failed: {0}")]
-    Scheduling(ScheduleError),
-}
-
 /// Places requests on the endpoints of one pool.
 #[derive(Debug)]
 pub struct Router {
     table: Arc<EndpointTable>,
     scheduler: Scheduler,
+    identities: Identities,
     /// The seed of the next decision's generator.
     seed: AtomicU64,
     heed_subset: bool,
@@ -52,12 +42,23 @@ pub struct Router {
 impl Router {
     /// `seed` makes the random choices of a run repeatable. With `heed_subset` a request stays within the endpoints
     /// that the gateway allows it.
-    pub const fn new(table: Arc<EndpointTable>, scheduler: Scheduler, seed: u64, heed_subset: bool) -> Self {
-        Self { table, scheduler, seed: AtomicU64::new(seed), heed_subset }
+    pub const fn new(
+        table: Arc<EndpointTable>,
+        scheduler: Scheduler,
+        identities: Identities,
+        seed: u64,
+        heed_subset: bool,
+    ) -> Self {
+        Self { table, scheduler, identities, seed: AtomicU64::new(seed), heed_subset }
+    }
+
+    /// Who a request is from, as far as its headers and the proxy say; an error if they rule it out.
+    pub fn identify(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Identity, Rejection> {
+        self.identities.resolve(headers, vouched).map(|resolved| resolved.identity)
     }
 
     /// Chooses endpoints for the request and books them. Dropping the future, at any point, leaves no trace.
-    pub async fn route(&self, intent: Intent) -> Result<Routed, Rejection> {
+    pub async fn route(&self, intent: Intent, _identity: Identity) -> Result<Routed, Rejection> {
         let Intent { request, subset, uncounted } = intent;
         let snapshot = self.table.snapshot();
         let subset = subset.filter(|_| self.heed_subset);

@@ -1,0 +1,214 @@
+//! Who a request is from and how urgent it is: from headers, or from what the proxy vouches for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use sluice_core::{Headers, Priority};
+
+use crate::Rejection;
+
+/// The tenant of requests that name none.
+pub const DEFAULT_TENANT: &str = "default-flow";
+
+// Each pair: the present name, which counts wherever it is present, and the older one.
+const OBJECTIVE: [&str; 2] = ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
+const FAIRNESS_ID: [&str; 2] = ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+
+/// The priority band and the tenant's queue that a request belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub priority: Priority,
+    pub tenant: Arc<str>,
+}
+
+/// What the proxy's metadata says of a request; an absent field is as good as an empty one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vouched {
+    pub objective: Option<String>,
+    pub fairness_id: Option<String>,
+}
+
+/// The priorities of all objectives, by name.
+pub type Objectives = BTreeMap<String, Priority>;
+
+/// How identities are resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdentityRules {
+    /// Clients are not asked: only [`Vouched`] counts.
+    pub only_vouched: bool,
+    /// The objective of a request that names none.
+    pub default_objective: Option<String>,
+    /// A request with an objective nobody has defined is refused; otherwise it runs as if it had named none.
+    pub refuse_unknown: bool,
+    /// Headers that name the tenant where no fairness id is given, the first non-empty one counting; in lower case.
+    pub tenant_headers: Vec<String>,
+}
+
+/// Resolves identities. The objectives may change at any time; a request sees one state of them.
+#[derive(Debug, Default)]
+pub struct Identities {
+    rules: IdentityRules,
+    objectives: ArcSwap<Objectives>,
+}
+
+/// An identity, and whether its objective was one that nobody has defined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    pub(crate) identity: Identity,
+    pub(crate) unknown_objective: bool,
+}
+
+impl Identities {
+    pub fn new(rules: IdentityRules, objectives: Objectives) -> Self {
+        Self { rules, objectives: ArcSwap::from_pointee(objectives) }
+    }
+
+    /// Puts other objectives in force, for requests that come from now on.
+    pub fn replace_objectives(&self, objectives: Objectives) {
+        self.objectives.store(Arc::new(objectives));
+    }
+
+    pub(crate) fn resolve(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Resolved, Rejection> {
+        let (objective, fairness_id) = if self.rules.only_vouched {
+            let text = |field: fn(&Vouched) -> Option<&String>| vouched.and_then(field).map(String::as_str);
+            (text(|vouched| vouched.objective.as_ref()), text(|vouched| vouched.fairness_id.as_ref()))
+        } else {
+            (either(headers, OBJECTIVE), either(headers, FAIRNESS_ID))
+        };
+        let (priority, unknown_objective) = self.priority(objective.filter(|name| !name.is_empty()))?;
+        let tenant = fairness_id.filter(|id| !id.is_empty()).or_else(|| self.tenant_from_headers(headers));
+        let identity = Identity { priority, tenant: tenant.unwrap_or(DEFAULT_TENANT).into() };
+        Ok(Resolved { identity, unknown_objective })
+    }
+
+    fn priority(&self, name: Option<&str>) -> Result<(Priority, bool), Rejection> {
+        let objectives = self.objectives.load();
+        match name.map(|name| (name, objectives.get(name))) {
+            Some((_, Some(&priority))) => Ok((priority, false)),
+            Some((name, None)) if self.rules.refuse_unknown => Err(Rejection::unknown_objective(name)),
+            unknown_or_none => {
+                let default = self.rules.default_objective.as_ref().and_then(|name| objectives.get(name));
+                Ok((default.copied().unwrap_or_default(), unknown_or_none.is_some()))
+            }
+        }
+    }
+
+    fn tenant_from_headers<'a>(&self, headers: &'a Headers) -> Option<&'a str> {
+        if self.rules.only_vouched {
+            return None;
+        }
+        self.rules.tenant_headers.iter().filter_map(|name| headers.last_str(name)).find(|value| !value.is_empty())
+    }
+}
+
+/// The value under the present name if that is there at all, else under the older one. A value that is not text
+/// counts as empty: it can name nothing.
+fn either<'a>(headers: &'a Headers, [present, older]: [&str; 2]) -> Option<&'a str> {
+    let value = headers.last(present).or_else(|| headers.last(older))?;
+    Some(std::str::from_utf8(value).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identities(rules: IdentityRules) -> Identities {
+        let objectives = [("premium", 100), ("batch", -10), ("max", i32::MAX), ("min", i32::MIN)];
+        Identities::new(rules, objectives.map(|(name, priority)| (name.to_owned(), Priority(priority))).into())
+    }
+
+    fn headers(lines: &[(&str, &[u8])]) -> Headers {
+        let mut headers = Headers::new();
+        for &(name, value) in lines {
+            headers.push(name, value.to_vec());
+        }
+        headers
+    }
+
+    fn resolve(rules: IdentityRules, lines: &[(&str, &[u8])]) -> (i32, String) {
+        let resolved = identities(rules).resolve(&headers(lines), None).unwrap();
+        (resolved.identity.priority.0, resolved.identity.tenant.to_string())
+    }
+
+    #[test]
+    fn an_objective_gives_its_priority_over_the_whole_range() {
+        for (name, priority) in [("premium", 100), ("batch", -10), ("max", i32::MAX), ("min", i32::MIN)] {
+            let lines = [("x-llm-d-inference-objective", name.as_bytes())];
+            assert_eq!(resolve(IdentityRules::default(), &lines), (priority, "default-flow".into()));
+        }
+    }
+
+    #[test]
+    fn the_present_name_wins_by_being_there() {
+        let rules = IdentityRules::default;
+        let older: (&str, &[u8]) = ("X-Gateway-Inference-Objective", b"premium");
+        assert_eq!(resolve(rules(), &[older]).0, 100);
+        assert_eq!(resolve(rules(), &[older, ("X-Llm-D-Inference-Objective", b"batch")]).0, -10);
+        assert_eq!(resolve(rules(), &[("x-llm-d-inference-objective", b""), older]).0, 0);
+
+        let older: (&str, &[u8]) = ("x-gateway-inference-fairness-id", b"old");
+        assert_eq!(resolve(rules(), &[older]).1, "old");
+        assert_eq!(resolve(rules(), &[("x-llm-d-inference-fairness-id", b"new"), older]).1, "new");
+        assert_eq!(resolve(rules(), &[("x-llm-d-inference-fairness-id", b""), older]).1, "default-flow");
+    }
+
+    #[test]
+    fn hostile_values_name_nothing() {
+        for value in [&b"\xff\xfe"[..], b" premium", b"PREMIUM", b"premium\0", &[b'x'; 10_000]] {
+            let lines = [("x-llm-d-inference-objective", value)];
+            assert_eq!(resolve(IdentityRules::default(), &lines).0, 0);
+        }
+    }
+
+    #[test]
+    fn a_default_objective_stands_in_for_none_and_for_unknown_ones() {
+        let rules = IdentityRules { default_objective: Some("batch".into()), ..IdentityRules::default() };
+        assert_eq!(resolve(rules.clone(), &[]).0, -10);
+        let unknown = headers(&[("x-llm-d-inference-objective", b"nobody")]);
+        let resolved = identities(rules).resolve(&unknown, None).unwrap();
+        assert_eq!((resolved.identity.priority.0, resolved.unknown_objective), (-10, true));
+    }
+
+    #[test]
+    fn an_unknown_objective_can_be_refused() {
+        let rules = IdentityRules { refuse_unknown: true, ..IdentityRules::default() };
+        let unknown = headers(&[("x-llm-d-inference-objective", b"nobody")]);
+        let rejection = identities(rules.clone()).resolve(&unknown, None).unwrap_err();
+        assert_eq!(rejection, Rejection::unknown_objective("nobody"));
+        assert_eq!(resolve(rules, &[]).0, 0, "naming none is not naming an unknown one");
+    }
+
+    #[test]
+    fn only_what_the_proxy_vouches_for_counts_if_so_ruled() {
+        let rules =
+            IdentityRules { only_vouched: true, tenant_headers: vec!["session-id".into()], ..IdentityRules::default() };
+        let lines = headers(&[
+            ("x-llm-d-inference-objective", b"premium"),
+            ("x-llm-d-inference-fairness-id", b"mallory"),
+            ("session-id", b"mallory"),
+        ]);
+        let identities = identities(rules);
+        let identity = identities.resolve(&lines, None).unwrap().identity;
+        assert_eq!(identity, Identity { priority: Priority(0), tenant: DEFAULT_TENANT.into() });
+        let vouched = Vouched { objective: Some("batch".into()), fairness_id: Some("alice".into()) };
+        let identity = identities.resolve(&lines, Some(&vouched)).unwrap().identity;
+        assert_eq!(identity, Identity { priority: Priority(-10), tenant: "alice".into() });
+    }
+
+    #[test]
+    fn other_headers_may_name_the_tenant() {
+        let rules = IdentityRules { tenant_headers: vec!["a".into(), "session-id".into()], ..IdentityRules::default() };
+        assert_eq!(resolve(rules.clone(), &[("session-id", b"s1"), ("a", b"")]).1, "s1");
+        let both: [(&str, &[u8]); 2] = [("session-id", b"s1"), ("x-llm-d-inference-fairness-id", b"f")];
+        assert_eq!(resolve(rules, &both).1, "f");
+    }
+
+    #[test]
+    fn new_objectives_count_at_once() {
+        let identities = identities(IdentityRules::default());
+        identities.replace_objectives([("premium".to_owned(), Priority(7))].into());
+        let lines = headers(&[("x-llm-d-inference-objective", b"premium")]);
+        assert_eq!(identities.resolve(&lines, None).unwrap().identity.priority, Priority(7));
+    }
+}

@@ -1,0 +1,57 @@
+use sluice_flow::Outcome;
+use sluice_schedule::ScheduleError;
+
+/// Why a request is not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// Its objective is one that nobody has defined, and the settings refuse those.
+    #[error("unknown objective {name:?}")]
+    UnknownObjective { name: String },
+    /// Sheddable work, while the endpoints it may use have no room.
+    #[error("system saturated, sheddable request dropped")]
+    Shed,
+    /// Admission did not let it in, or not in time.
+    #[error("{}", admission_text(*outcome))]
+    NotAdmitted {
+        outcome: Outcome,
+        /// Seconds after which trying again makes sense; none where it never does.
+        retry_after: Option<u32>,
+    },
+    /// The pool, or the part of it that the request may use, is empty.
+    #[error("failed to find endpoint candidates for serving the request")]
+    NoCandidates,
+    /// There are endpoints, but none that takes the request.
+    #[error("no endpoints available for the given request")]
+    NoneAvailable,
+    #[error("scheduling failed: {0}")]
+    Scheduling(ScheduleError),
+}
+
+impl Rejection {
+    /// Keeps no more of a client's text than a log line should.
+    pub(crate) fn unknown_objective(name: &str) -> Self {
+        Self::UnknownObjective { name: name.chars().take(100).collect() }
+    }
+}
+
+const fn admission_text(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::RejectedCapacity => "request rejected pre-queue: queue at capacity",
+        Outcome::RejectedNoEndpoints => "no endpoints available: request rejected pre-queue: no endpoints available",
+        Outcome::RejectedOther => {
+            "flow controller shutting down: request rejected pre-queue: flow controller is not running"
+        }
+        Outcome::EvictedTtl => "request timed out in queue: request evicted from queue: request TTL expired",
+        Outcome::EvictedNoEndpoints => {
+            "request timed out in queue and no endpoints are available: request evicted from queue: \
+             request TTL expired"
+        }
+        Outcome::EvictedContextCancelled => {
+            "client disconnected: request evicted from queue: request context cancelled"
+        }
+        // `Dispatched` is no reason to refuse; it never comes here.
+        Outcome::EvictedOther | Outcome::Dispatched => {
+            "flow controller shutting down: request evicted from queue: flow controller is not running"
+        }
+    }
+}
