@@ -48,13 +48,12 @@ impl Endpoint {
     /// The same life with other labels: the load is shared, not copied.
     #[must_use]
     pub fn relabelled(&self, labels: BTreeMap<String, String>) -> Self {
-        Self {
-            id: self.id.clone(),
-            uid: self.uid.clone(),
-            address: self.address,
-            labels,
-            load: Arc::clone(&self.load),
-        }
+        Self { id: self.id.clone(), uid: self.uid.clone(), address: self.address, labels, load: Arc::clone(&self.load) }
+    }
+
+    /// A number that no other life of any endpoint has in this process.
+    pub fn serial(&self) -> u64 {
+        self.load.serial
     }
 
     /// The counters of this life. They outlive the endpoint's place in the pool, so that a late release
@@ -65,9 +64,17 @@ impl Endpoint {
 }
 
 /// What this process has in flight on one endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct EndpointLoad {
+    serial: u64,
     requests: AtomicU64,
+}
+
+impl Default for EndpointLoad {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { serial: NEXT.fetch_add(1, Ordering::Relaxed), requests: AtomicU64::new(0) }
+    }
 }
 
 impl EndpointLoad {
@@ -108,9 +115,8 @@ mod tests {
     fn the_last_place_is_taken_once() {
         let load = EndpointLoad::default();
         let booked: u64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| (0..100).filter(|_| load.try_book(50)).count() as u64))
-                .collect();
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| (0..100).filter(|_| load.try_book(50)).count() as u64)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(booked, 50);
@@ -125,6 +131,8 @@ mod tests {
         assert_eq!(relabelled.load().requests(), 1);
         first.load().release();
         assert_eq!(relabelled.load().requests(), 0);
+        assert_eq!(relabelled.serial(), first.serial());
+        assert_ne!(endpoint().serial(), first.serial(), "another life, although it has the same name");
     }
 
     #[test]

@@ -33,12 +33,7 @@ impl Tasks {
         Self(Arc::new(spawner))
     }
 
-    pub fn spawn(
-        &self,
-        name: &'static str,
-        criticality: Criticality,
-        body: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn spawn(&self, name: &'static str, criticality: Criticality, body: impl Future<Output = ()> + Send + 'static) {
         self.0.spawn(name, criticality, Box::pin(body));
     }
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use sluice_core::{Endpoint, EndpointId, EndpointUid};
@@ -28,9 +29,20 @@ impl Snapshot {
 
 /// The present endpoints. One writer, discovery; any number of readers, who never wait and never see half a
 /// change.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct EndpointTable {
     current: ArcSwap<Snapshot>,
+    /// Held while the table changes, so that listeners see the changes in order.
+    listeners: Mutex<Vec<Listener>>,
+}
+
+/// Called with every new snapshot.
+type Listener = Box<dyn Fn(&Arc<Snapshot>) + Send + Sync>;
+
+impl fmt::Debug for EndpointTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointTable").field("current", &self.current).finish_non_exhaustive()
+    }
 }
 
 impl EndpointTable {
@@ -38,9 +50,18 @@ impl EndpointTable {
         self.current.load_full()
     }
 
+    /// Calls `listener` with the present snapshot, and from then on with every new one before the change returns. It must
+    /// be quick and must not change the table.
+    pub fn listen(&self, listener: impl Fn(&Arc<Snapshot>) + Send + Sync + 'static) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listener(&self.snapshot());
+        listeners.push(Box::new(listener));
+    }
+
     /// Makes `specs` the whole pool. An endpoint with the id, uid and address it had keeps its life, and with it
     /// what is in flight; any other starts a new one. Of specs with the same id the last counts.
     pub fn replace(&self, specs: impl IntoIterator<Item = EndpointSpec>) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.snapshot();
         let known: BTreeMap<&EndpointId, &Arc<Endpoint>> =
             before.endpoints.iter().map(|endpoint| (&endpoint.id, endpoint)).collect();
@@ -57,7 +78,11 @@ impl EndpointTable {
                 }
             })
             .collect();
-        self.current.store(Arc::new(Snapshot { endpoints }));
+        let after = Arc::new(Snapshot { endpoints });
+        self.current.store(Arc::clone(&after));
+        for listener in listeners.iter() {
+            listener(&after);
+        }
     }
 }
 
@@ -116,6 +141,18 @@ mod tests {
         table.replace([]);
         assert_eq!(old.endpoints().len(), 1);
         assert!(table.snapshot().endpoints().is_empty());
+    }
+
+    #[test]
+    fn listeners_see_the_present_and_every_change() {
+        let table = EndpointTable::default();
+        table.replace([spec("a", "1", 1)]);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&seen);
+        table.listen(move |snapshot| sink.lock().unwrap().push(snapshot.endpoints().len()));
+        table.replace([]);
+        table.replace([spec("a", "1", 1), spec("b", "1", 2)]);
+        assert_eq!(*seen.lock().unwrap(), [1, 0, 2]);
     }
 
     #[test]
