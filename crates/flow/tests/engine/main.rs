@@ -1,4 +1,20 @@
 //! The engine, event by event, and under random operations.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail by panic wherever it stands")]
+
+mod cancel;
+mod evict;
+mod falsified;
+mod first_chunk;
 mod harness;
+mod observe_desired;
+mod observe_drain;
+mod observe_pool;
+mod observe_reload;
+mod on_time;
+mod park;
 mod random_operations;
+mod release;
+mod start;
+mod stats;
+mod submit;

@@ -7,9 +7,39 @@ use crate::harness::shrink::{Coverage, run, search};
 
 #[test]
 fn the_engine_does_what_the_oracle_does() {
-    if let Err(failure) = search(1, 20_000, 400, &mut Coverage::default()) {
+    let mut coverage = Coverage::default();
+    if let Err(failure) = search(1, 20_000, 400, &mut coverage) {
         let ops: Vec<String> = failure.ops.iter().map(|op| format!("{op:?}")).collect();
         panic!("setup {:#x}\n{}\n{}", failure.setup, ops.join("\n"), failure.message);
+    }
+    let seen: Vec<&str> = coverage.counts().map(|(what, _)| what).collect();
+    for what in [
+        "cancel",
+        "desired",
+        "drain",
+        "empty pool",
+        "first chunk",
+        "park: RoomAppeared",
+        "park: Waiting",
+        "pool",
+        "release",
+        "reload",
+        "start",
+        "start: Full",
+        "start: Left",
+        "submit",
+        "time",
+        "-> EvictedNoEndpoints",
+        "-> EvictedOther",
+        "-> EvictedTTL",
+        "-> RejectedCapacity",
+        "-> RejectedNoEndpoints",
+        "-> RejectedOther",
+        "-> granted",
+        "-> granted after parking",
+        "-> revoked: Eviction",
+    ] {
+        assert!(seen.contains(&what), "the operations never came to {what:?}, only to {seen:?}");
     }
 }
 

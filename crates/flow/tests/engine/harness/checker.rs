@@ -237,7 +237,7 @@ impl<'a> Model<'a> {
                 && (other.ask.priority, other.ask.tenant) == (priority, tenant);
             before(other) || (same_key && matches!(other.state, State::Queued))
         };
-        let out_of_order = !parked && self.live.iter().any(earlier);
+        let out_of_order = self.flows_are_tenants() && !parked && self.live.iter().any(earlier);
         self.expect(InvariantId::F8, !out_of_order);
         if !parked {
             self.turn((priority, tenant));
@@ -251,8 +251,7 @@ impl<'a> Model<'a> {
     /// Between two turns of a flow, every flow of the band that has been backlogged all along has had one.
     fn turn(&mut self, flow: Flow) {
         self.turns += 1;
-        let flows_are_tenants = self.config.max_flows_per_band >= 5;
-        if self.setup.turns == Turns::RoundRobin && flows_are_tenants {
+        if self.setup.turns == Turns::RoundRobin && self.flows_are_tenants() {
             let previous = self.last_turn.get(&flow).copied().unwrap_or(u64::MAX);
             let starved = self.backlogged.iter().any(|(other, &since)| {
                 let turned = self.last_turn.get(other).copied().unwrap_or_default();
@@ -301,10 +300,15 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// Otherwise some of the five tenants may share a flow, and the model does not follow which.
+    fn flows_are_tenants(&self) -> bool {
+        self.config.max_flows_per_band >= 5
+    }
+
     fn counts_requests(&self) -> bool {
         // Tenants that share a flow are capped together, which the model does not follow.
-        let flows_are_tenants = self.config.max_flows_per_band >= 5 || self.setup.max_in_flight.is_none();
-        self.setup.detector.mode == ConcurrencyMode::Requests && flows_are_tenants
+        let caps_are_clear = self.flows_are_tenants() || self.setup.max_in_flight.is_none();
+        self.setup.detector.mode == ConcurrencyMode::Requests && caps_are_clear
     }
 
     fn has_dispatchable(&self, band: i32) -> bool {

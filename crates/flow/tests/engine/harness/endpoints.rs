@@ -16,10 +16,6 @@ impl Eligibility for Hint {
     }
 }
 
-pub(crate) fn hint(endpoints: &[u8]) -> Option<Arc<dyn Eligibility>> {
-    Some(Arc::new(Hint(endpoints.to_vec())))
-}
-
 pub(crate) fn member(number: u8, key: u64, stages: Stages, max_concurrency: Option<u64>) -> PoolMember {
     let endpoint = Endpoint::new(
         EndpointId::new("default", &format!("e{number}")),

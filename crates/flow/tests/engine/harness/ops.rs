@@ -132,7 +132,8 @@ impl Setup {
             Turns::RoundRobin => Arc::new(RoundRobin),
             Turns::Strict => Arc::new(GlobalStrict),
             Turns::Weighted => {
-                let weights = Weights::new(1.0, [("t1".to_owned(), 4.0)], [("t2".to_owned(), 0.5)]).unwrap();
+                let weights = Weights::new(1.0, [("t1".to_owned(), 4.0)], [("t2".to_owned(), 0.5)])
+                    .expect("the weights are good");
                 Arc::new(Weighted::new(weights, max_in_flight))
             }
         };
@@ -148,8 +149,8 @@ impl Setup {
             orderings: [Arc::new(Fcfs), Arc::new(Edf), Arc::new(SloDeadline)],
             usage_limits: [
                 Arc::new(StaticUsageLimit::default()),
-                Arc::new(PriorityHoldback::new(1.0, Curve::Explicit(explicit.to_vec())).unwrap()),
-                Arc::new(PriorityHoldback::new(0.95, rank).unwrap()),
+                Arc::new(PriorityHoldback::new(1.0, Curve::Explicit(explicit.to_vec())).expect("they fall")),
+                Arc::new(PriorityHoldback::new(0.95, rank).expect("it falls")),
             ],
         }
     }

@@ -21,7 +21,8 @@ impl Oracle {
         for partition in self.effective() {
             let pending = self.entries.iter().filter(|entry| is_pending(entry));
             let leaving: u64 = pending.map(|entry| self.weight(entry, partition)).sum();
-            load.insert(partition, self.load(partition) - leaving);
+            // Weighed one by one, leases may come to more than together.
+            load.insert(partition, self.load(partition).saturating_sub(leaving));
         }
         let outstanding = self.entries.iter().filter(|entry| is_pending(entry)).count() as u64;
         let mut quota = config.max_in_flight_revocations.map_or(u64::MAX, |limit| limit.saturating_sub(outstanding));

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::{FlowKey, Priority, Time};
+use sluice_core::{FlowKey, Priority, TerminationCause, Time};
 use sluice_flow::policy::{FairnessPolicy, OrderingPolicy};
 use sluice_flow::{
-    Ask, BandConfig, Budgets, Config, Effect, EndpointKey, Engine, Signal, Stages, Ticket, Verdict, Waiter,
+    Ask, BandConfig, Budgets, Config, Effect, Ended, EndpointKey, Engine, Outcome, Park, Signal, Stages, Start,
+    StartError, Stats, Ticket, Verdict, Waiter,
 };
 use sluice_plugins::flow::{ConcurrencyDetector, Curve, Fcfs, PriorityHoldback, RoundRobin, StaticUsageLimit};
 
-use super::endpoints::member;
+use super::endpoints::{Hint, member};
 
 /// Decode endpoints `e0`, `e1`, … with these limits; the number is the key.
 pub(crate) fn pool(limits: &[u64]) -> Signal {
@@ -44,6 +45,10 @@ pub(crate) fn with_ceilings(ceilings: &[(i32, f64)]) -> Config {
 
 pub(crate) fn budgets(saturation_secs: u64, no_endpoint_secs: u64) -> Budgets {
     Budgets { saturation: Duration::from_secs(saturation_secs), no_endpoint: Duration::from_secs(no_endpoint_secs) }
+}
+
+pub(crate) fn hint(endpoints: &[u8]) -> Option<Arc<dyn sluice_flow::Eligibility>> {
+    Some(Arc::new(Hint(endpoints.to_vec())))
 }
 
 pub(crate) fn ask(tenant: &str, priority: i32) -> Ask {
@@ -97,10 +102,24 @@ impl Rig {
     pub(crate) fn run_on(&mut self, endpoint: u64, ask: Ask) -> Ticket {
         let tokens = ask.tokens;
         let ticket = self.grant(ask);
-        let start = sluice_flow::Start::on(EndpointKey(endpoint), tokens);
-        self.engine.start(self.now, ticket, start).unwrap();
+        self.engine.start(self.now, ticket, Start::on(EndpointKey(endpoint), tokens)).unwrap();
         assert_eq!(self.effects(), []);
         ticket
+    }
+
+    /// As [`Rig::run_on`], `count` times on the first endpoint.
+    pub(crate) fn run_many(&mut self, count: usize, tenant: &str, priority: i32) -> Vec<Ticket> {
+        (0..count).map(|_| self.run_on(0, ask(tenant, priority))).collect()
+    }
+
+    /// Books a granted ticket on an endpoint.
+    pub(crate) fn start(&mut self, ticket: Ticket, endpoint: u64) -> Result<(), StartError> {
+        self.engine.start(self.now, ticket, Start::on(EndpointKey(endpoint), 0))
+    }
+
+    /// Parks a granted ticket that may use these endpoints.
+    pub(crate) fn park(&mut self, ticket: Ticket, endpoints: &[u8]) -> Park {
+        self.engine.park(self.now, ticket, Arc::new(Hint(endpoints.to_vec())))
     }
 
     pub(crate) fn observe(&mut self, signal: Signal) -> Vec<Effect> {
@@ -109,7 +128,7 @@ impl Rig {
     }
 
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Effect> {
-        let ended = sluice_flow::Ended { cause: sluice_core::TerminationCause::Natural, tokens: None };
+        let ended = Ended { cause: TerminationCause::Natural, tokens: None };
         self.engine.release(self.now, ticket, ended);
         self.effects()
     }
@@ -119,7 +138,7 @@ impl Rig {
         self.effects()
     }
 
-    pub(crate) fn stats(&self) -> sluice_flow::Stats {
+    pub(crate) fn stats(&self) -> Stats {
         self.engine.stats(self.now)
     }
 }
@@ -139,7 +158,7 @@ pub(crate) fn granted(effects: &[Effect]) -> Vec<Ticket> {
 }
 
 /// The tickets dropped by `effects`, in order.
-pub(crate) fn dropped(effects: &[Effect]) -> Vec<(Ticket, sluice_flow::Outcome)> {
+pub(crate) fn dropped(effects: &[Effect]) -> Vec<(Ticket, Outcome)> {
     let outcome = |(ticket, verdict)| match verdict {
         Verdict::Dropped { outcome, .. } => Some((ticket, outcome)),
         Verdict::Granted { .. } => None,

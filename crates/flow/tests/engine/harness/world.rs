@@ -142,7 +142,7 @@ impl World {
             Op::Park { nth, hint } => {
                 let request = pick(self.granted.iter().copied(), nth)?;
                 let own = self.hints[&request].clone();
-                let hint = own.unwrap_or_else(|| numbers(if hint % 16 == 0 { 1 } else { hint }));
+                let hint = own.unwrap_or_else(|| numbers(if hint.is_multiple_of(16) { 1 } else { hint }));
                 let result = self.engine.park(now, self.tickets[&request], Arc::new(Hint(hint.clone())));
                 if result == Park::Waiting {
                     self.granted.remove(&request);
@@ -270,8 +270,10 @@ impl World {
             usable.filter(|place| hint.is_none_or(|hint| hint.contains(&place.number)))
         };
         let decode = pick(usable(Stage::Decode), at)?;
-        let mut bookings = vec![Booking { endpoint: decode.key, stage: Stage::Decode, tokens: u64::from(at % 16) }];
-        if prefill % 4 == 0
+        // Now and then an endpoint that is no longer there.
+        let key = if at == 255 { EndpointKey(u64::MAX) } else { decode.key };
+        let mut bookings = vec![Booking { endpoint: key, stage: Stage::Decode, tokens: u64::from(at % 16) }];
+        if prefill.is_multiple_of(4)
             && let Some(place) = pick(usable(Stage::Prefill), prefill / 4)
         {
             bookings.push(Booking { endpoint: place.key, stage: Stage::Prefill, tokens: u64::from(prefill % 16) });

@@ -1,0 +1,266 @@
+//! Who has to go so that more urgent work gets in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluice_core::Priority;
+use sluice_flow::{
+    Ask, Booking, Config, EndpointKey, EvictionConfig, Park, Signal, Stage, Stages, Start, Ticket, VictimOrder,
+};
+use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode, SloDeadline};
+use smallvec::smallvec;
+
+use crate::harness::endpoints::member;
+use crate::harness::rig::{Rig, ask, band, granted, hint, plain, pool, revoked, with_ceilings};
+
+fn evicting(mut config: Config) -> Config {
+    config.eviction = Some(EvictionConfig::default());
+    config
+}
+
+/// Runs what is in flight on a pool that has room for it, then shrinks the pool to `slots` and lets the rest
+/// wait.
+fn plan(ceilings: &[(i32, f64)], slots: u64, in_flight: &[(usize, i32)], waiting: &[(usize, i32)]) -> Vec<i32> {
+    let mut rig = Rig::new(evicting(with_ceilings(ceilings)), &[1000]);
+    let mut running = Vec::new();
+    for &(count, priority) in in_flight {
+        let tickets = rig.run_many(count, "running", priority);
+        running.extend(tickets.into_iter().map(|ticket| (ticket, priority)));
+    }
+    let mut effects = rig.observe(pool(&[slots]));
+    for &(count, priority) in waiting {
+        for _ in 0..count {
+            effects.extend(rig.submit(ask("waiting", priority)).1);
+        }
+    }
+    assert_eq!(granted(&effects), []);
+    let priority = |ticket| running.iter().find(|(other, _)| *other == ticket).map(|(_, priority)| *priority).unwrap();
+    revoked(&effects).into_iter().map(priority).collect()
+}
+
+const OPEN: &[(i32, f64)] = &[(100, 1.0), (0, 1.0), (-10, 1.0)];
+
+#[test]
+fn one_waiting_request_takes_one_place() {
+    assert_eq!(plan(OPEN, 32, &[(32, -10)], &[(1, 100)]), [-10]);
+}
+
+#[test]
+fn thirty_two_waiting_requests_take_thirty_two() {
+    assert_eq!(plan(OPEN, 32, &[(32, -10)], &[(32, 100)]).len(), 32);
+    assert_eq!(plan(OPEN, 32, &[(32, -10)], &[(40, 100)]).len(), 32);
+}
+
+#[test]
+fn a_gated_but_empty_top_band_hides_nothing() {
+    assert_eq!(plan(OPEN, 32, &[(32, -10)], &[(1, 0)]), [-10]);
+}
+
+#[test]
+fn a_consumed_reserve_is_restored() {
+    let ceilings = [(100, 1.0), (0, 0.8), (-10, 0.6)];
+    assert_eq!(plan(&ceilings, 32, &[(10, 100), (20, -10)], &[(1, 0)]).len(), 5);
+}
+
+#[test]
+fn work_that_is_not_sheddable_is_safe() {
+    assert_eq!(plan(OPEN, 32, &[(32, 0)], &[(5, 100)]), [0; 0]);
+    assert_eq!(plan(OPEN, 32, &[(31, 0), (1, -10)], &[(5, 100)]), [-10]);
+}
+
+#[test]
+fn a_victim_is_strictly_below_the_demand() {
+    assert_eq!(plan(&[(0, 1.0), (-1, 1.0)], 2, &[(1, -5), (1, -1)], &[(2, -1)]), [-5]);
+}
+
+#[test]
+fn nothing_is_evicted_if_no_number_of_victims_would_open_the_gate() {
+    assert_eq!(plan(OPEN, 4, &[(6, 0), (2, -10)], &[(1, 100)]), [0; 0]);
+}
+
+#[test]
+fn a_band_whose_ceiling_is_zero_is_no_demand() {
+    let (mut rig, _) = full_of_batch(plain(), 4);
+    let closed = evicting(with_ceilings(&[(0, 1.0), (-1, 0.0)]));
+    rig.observe(Signal::Reload(Box::new(closed)));
+    rig.queue(ask("batch", -1));
+}
+
+#[test]
+fn lower_bands_count_on_what_higher_ones_leave() {
+    // Two for the top band, two for the middle one: the second pair is not taken for the first again.
+    let victims = plan(OPEN, 8, &[(4, 0), (4, -10)], &[(2, 100), (2, 0)]);
+    assert_eq!(victims.len(), 4);
+}
+
+fn full_of_batch(config: Config, count: u64) -> (Rig, Vec<Ticket>) {
+    let mut rig = Rig::new(evicting(config), &[count]);
+    let batch = (0..count).map(|_| rig.run_on(0, ask("batch", -10))).collect();
+    (rig, batch)
+}
+
+#[test]
+fn the_newest_of_the_lowest_goes_first() {
+    let mut rig = Rig::new(evicting(plain()), &[3]);
+    let [old_low, new_low, higher] = [-10, -10, -1].map(|priority| rig.run_on(0, ask("batch", priority)));
+    let order: Vec<_> = (0..3).flat_map(|_| revoked(&rig.submit(ask("chat", 0)).1)).collect();
+    assert_eq!(order, [new_low, old_low, higher]);
+}
+
+#[test]
+fn a_revoked_lease_counts_until_its_end_and_then_serves_the_demand() {
+    let (mut rig, batch) = full_of_batch(plain(), 4);
+    let (chat, effects) = rig.submit(ask("chat", 0));
+    assert_eq!(revoked(&effects), [batch[3]]);
+    assert_eq!(rig.on_time(), [], "what is on its way out is not taken twice");
+    assert_eq!(rig.stats().leases.revoked, 1);
+    assert_eq!(granted(&rig.release(batch[3])), [chat]);
+    assert_eq!(rig.stats().revocations.confirmed, 1);
+}
+
+#[test]
+fn an_end_that_does_not_come_lets_the_next_victim_be_taken() {
+    let (mut rig, batch) = full_of_batch(plain(), 4);
+    rig.submit(ask("chat", 0));
+    assert_eq!(rig.engine.next_wakeup(), Some(sluice_core::Time::from_secs(1)));
+    rig.at_millis(1_000);
+    assert_eq!(revoked(&rig.on_time()), [batch[2]]);
+    let stats = rig.stats().revocations;
+    assert_eq!((stats.timed_out, stats.outstanding), (1, 1));
+    // The late end still frees its place, and confirms nothing.
+    assert_eq!(granted(&rig.release(batch[3])).len(), 1);
+    assert_eq!(rig.stats().revocations.confirmed, 0);
+}
+
+#[test]
+fn a_limit_on_revocations_under_way_is_kept() {
+    let mut config = plain();
+    config.eviction = Some(EvictionConfig { max_in_flight_revocations: Some(2), ..EvictionConfig::default() });
+    let mut rig = Rig::new(config, &[4]);
+    let batch = rig.run_many(4, "batch", -10);
+    let first: Vec<_> = (0..4).flat_map(|_| revoked(&rig.submit(ask("chat", 0)).1)).collect();
+    assert_eq!(first, [batch[3], batch[2]]);
+    assert_eq!(revoked(&rig.release(batch[3])), [batch[1]]);
+}
+
+#[test]
+fn most_slack_spares_what_is_due_soon() {
+    let mut config = plain();
+    config.template = band(SloDeadline, sluice_plugins::flow::RoundRobin);
+    config.eviction = Some(EvictionConfig { victim_order: VictimOrder::MostSlack, ..EvictionConfig::default() });
+    let mut rig = Rig::new(config, &[3]);
+    let due = |millis: Option<u64>| Ask { ttft: millis.map(Duration::from_millis), ..ask("batch", -10) };
+    let [soon, never, late] = [Some(100), None, Some(9_000)].map(|millis| rig.run_on(0, due(millis)));
+    let order: Vec<_> = (0..3).flat_map(|_| revoked(&rig.submit(ask("chat", 0)).1)).collect();
+    assert_eq!(order, [never, late, soon]);
+}
+
+#[test]
+fn cheapest_looks_at_what_the_client_has_when_the_plan_is_made() {
+    let mut config = plain();
+    config.eviction = Some(EvictionConfig { victim_order: VictimOrder::Cheapest, ..EvictionConfig::default() });
+    let mut rig = Rig::new(config, &[4]);
+    let run = |rig: &mut Rig| {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let ticket = rig.grant(ask("batch", -10));
+        let start = Start { progress: Some(Arc::clone(&bytes)), ..Start::on(EndpointKey(0), 0) };
+        rig.engine.start(rig.now, ticket, start).unwrap();
+        (ticket, bytes)
+    };
+    let runs: Vec<_> = (0..4).map(|_| run(&mut rig)).collect();
+    for ((_, bytes), sent) in runs.iter().zip([500, 0, 20, 0]) {
+        bytes.store(sent, Ordering::Relaxed);
+    }
+    let order: Vec<_> = (0..4).flat_map(|_| revoked(&rig.submit(ask("chat", 0)).1)).collect();
+    assert_eq!(order, [runs[3].0, runs[1].0, runs[2].0, runs[0].0]);
+}
+
+#[test]
+fn tokens_take_the_shortest_prefix_that_covers_the_need() {
+    let mut config = plain();
+    config.detector = Arc::new(ConcurrencyDetector {
+        mode: ConcurrencyMode::Tokens,
+        max_token_concurrency: 100,
+        ..ConcurrencyDetector::default()
+    });
+    let mut rig = Rig::new(evicting(config), &[1]);
+    let sized = |tokens, priority| Ask { tokens, ..ask("a", priority) };
+    let running: Vec<_> = [40, 30, 20, 10].map(|tokens| rig.run_on(0, sized(tokens, -1))).into();
+    // 100 in flight and 25 to come: the two newest free 30.
+    assert_eq!(revoked(&rig.submit(sized(25, 0)).1), [running[3], running[2]]);
+}
+
+#[test]
+fn hinted_demand_takes_victims_on_its_endpoints_only() {
+    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
+    let on_first = rig.run_on(0, ask("batch", -10));
+    rig.run_on(1, ask("batch", -10));
+    let (chat, effects) = rig.submit(Ask { eligible: hint(&[0]), ..ask("chat", 0) });
+    assert_eq!(revoked(&effects), [on_first]);
+    assert_eq!(granted(&rig.release(on_first)), [chat]);
+}
+
+#[test]
+fn a_parked_ticket_behind_a_closed_gate_is_demand_on_its_endpoints() {
+    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
+    let on_first = rig.run_on(0, ask("batch", -10));
+    let parked = rig.grant(ask("chat", 0));
+    assert_eq!(rig.park(parked, &[0]), Park::Waiting);
+    assert_eq!(rig.effects(), [], "the gate is open: room will come by itself");
+    let (_, effects) = rig.submit(ask("batch", -10));
+    assert_eq!(revoked(&effects), [on_first]);
+    assert_eq!(granted(&rig.release(on_first)), [parked]);
+}
+
+#[test]
+fn a_victim_in_a_stage_that_is_not_short_is_passed_over() {
+    let mut rig = Rig::new(evicting(plain()), &[]);
+    rig.observe(Signal::Pool(vec![member(0, 0, Stages::PREFILL, Some(1)), member(1, 1, Stages::DECODE, Some(4))]));
+    let booking = |endpoint, stage| Booking { endpoint: EndpointKey(endpoint), stage, tokens: 0 };
+    let both = rig.grant(Ask { stages: Stages::BOTH, ..ask("batch", -10) });
+    let bookings = smallvec![booking(1, Stage::Decode), booking(0, Stage::Prefill)];
+    rig.engine.start(rig.now, both, Start { bookings, progress: None }).unwrap();
+    let (_, effects) = rig.submit(Ask { stages: Stages::BOTH, ..ask("chat", 0) });
+    assert_eq!(revoked(&effects), [both]);
+    rig.release(both);
+
+    // Decode work cannot relieve a full prefill.
+    let mut rig = Rig::new(evicting(plain()), &[]);
+    rig.observe(Signal::Pool(vec![member(0, 0, Stages::PREFILL, Some(1)), member(1, 1, Stages::DECODE, Some(4))]));
+    rig.run_on(1, ask("batch", -10));
+    rig.grant(Ask { stages: Stages::PREFILL, ..ask("chat", 0) });
+    assert_eq!(revoked(&rig.submit(Ask { stages: Stages::BOTH, ..ask("chat", 0) }).1), []);
+}
+
+#[test]
+fn an_empty_pool_and_a_departed_endpoint_evict_nobody() {
+    let (mut rig, _) = full_of_batch(plain(), 2);
+    rig.observe(Signal::Pool(vec![]));
+    assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), []);
+    rig.observe(Signal::Pool(vec![member(1, 1, Stages::DECODE, Some(0))]));
+    assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), []);
+}
+
+#[test]
+fn a_dry_run_counts_and_spares() {
+    let mut config = plain();
+    config.dry_run.eviction = true;
+    let (mut rig, batch) = full_of_batch(config.clone(), 2);
+    for _ in 0..2 {
+        assert_eq!(rig.submit(ask("chat", 0)).1, []);
+    }
+    let totals = rig.stats().totals[&Priority(0)];
+    assert_eq!((totals.would_revoke, totals.revocations), (2, 0));
+    // Once it is no longer a dry run, the same leases are revoked in earnest.
+    config.dry_run.eviction = false;
+    let effects = rig.observe(Signal::Reload(Box::new(evicting(config))));
+    assert_eq!(revoked(&effects), [batch[1], batch[0]]);
+}
+
+#[test]
+fn without_the_setting_nobody_is_evicted() {
+    let mut rig = Rig::new(plain(), &[2]);
+    rig.run_many(2, "batch", -10);
+    assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), []);
+}

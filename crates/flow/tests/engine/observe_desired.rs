@@ -1,0 +1,74 @@
+//! Objectives name other priorities: bands come and go.
+
+use sluice_core::Priority;
+use sluice_flow::Signal;
+use sluice_plugins::flow::{Curve, Domain, PriorityHoldback};
+
+use crate::harness::rig::{Rig, ask, granted, plain, with_ceilings};
+
+fn priorities(rig: &Rig) -> Vec<i32> {
+    rig.stats().bands.iter().map(|band| band.priority.0).collect()
+}
+
+fn desired(list: &[i32]) -> Signal {
+    Signal::Desired(list.iter().copied().map(Priority).collect())
+}
+
+#[test]
+fn band_zero_and_named_bands_exist_though_idle() {
+    let mut rig = Rig::new(with_ceilings(&[(10, 1.0)]), &[1]);
+    assert_eq!(priorities(&rig), [10, 0]);
+    rig.observe(desired(&[50, -5]));
+    assert_eq!(priorities(&rig), [50, 10, 0, -5]);
+    rig.observe(desired(&[]));
+    assert_eq!(priorities(&rig), [10, 0]);
+}
+
+#[test]
+fn a_band_nobody_names_lives_until_it_is_empty() {
+    let mut rig = Rig::new(plain(), &[1]);
+    rig.observe(desired(&[50]));
+    let running = rig.run_on(0, ask("a", 50));
+    let waiting = rig.queue(ask("a", 50));
+    rig.observe(desired(&[]));
+    assert_eq!(priorities(&rig), [50, 0]);
+    assert_eq!(granted(&rig.release(running)), [waiting]);
+    rig.release(waiting);
+    assert_eq!(priorities(&rig), [0]);
+}
+
+#[test]
+fn a_priority_never_seen_gets_its_own_band() {
+    let mut rig = Rig::new(plain(), &[1]);
+    rig.run_on(0, ask("a", 0));
+    rig.queue(ask("a", 7));
+    rig.queue(ask("a", -7));
+    assert_eq!(priorities(&rig), [7, 0, -7]);
+}
+
+#[test]
+fn negative_priorities_have_their_own_template() {
+    let mut config = plain();
+    config.negative_template = Some(sluice_flow::BandConfig { max_requests: 3, ..config.template.clone() });
+    let mut rig = Rig::new(config, &[0]);
+    rig.queue(ask("a", 7));
+    rig.queue(ask("a", -7));
+    let limits: Vec<u64> = rig.stats().bands.iter().map(|band| band.max_requests).collect();
+    assert_eq!(limits, [5000, 5000, 3]);
+}
+
+#[test]
+fn a_new_objective_moves_the_curve_and_a_lingering_band_does_not() {
+    let mut config = plain();
+    let curve = Curve::Linear { domain: Domain::Rank, min_ceiling: 0.5 };
+    config.usage_limit = std::sync::Arc::new(PriorityHoldback::new(1.0, curve).unwrap());
+    let mut rig = Rig::new(config, &[1]);
+    let ceilings = |rig: &Rig| -> Vec<f64> { rig.stats().bands.iter().map(|band| band.ceiling).collect() };
+    assert_eq!(ceilings(&rig), [1.0]);
+    rig.observe(desired(&[10]));
+    rig.on_time();
+    assert_eq!(ceilings(&rig), [1.0, 0.5]);
+    // Priority 5 was named by nobody: it has the ceiling of the band below and moves nothing.
+    rig.grant(ask("a", 5));
+    assert_eq!(ceilings(&rig), [1.0, 0.5, 0.5]);
+}

@@ -1,0 +1,224 @@
+//! A request wants in.
+
+use std::time::Duration;
+
+use sluice_core::{DropReason, Priority};
+use sluice_flow::{GlobalLimits, Outcome, Signal, Stages, TtlHeader, Verdict, WhenFull};
+use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
+
+use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, verdicts, with_ceilings};
+
+#[test]
+fn an_open_gate_admits_at_once() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let (ticket, effects) = rig.submit(ask("a", 0));
+    assert_eq!(verdicts(&effects), [(ticket, Verdict::Granted { reserved: None })]);
+    assert_eq!(rig.engine.next_wakeup(), None);
+}
+
+#[test]
+fn a_burst_fills_the_pool_exactly_and_the_rest_waits() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let admitted: usize = (0..50).map(|_| granted(&rig.submit(ask("a", 0)).1).len()).sum();
+    assert_eq!(admitted, 1);
+    assert_eq!(rig.stats().waiting.requests, 49);
+}
+
+#[test]
+fn no_grant_is_made_at_or_above_the_ceiling() {
+    let mut rig = Rig::new(with_ceilings(&[(100, 0.9), (0, 0.8), (-10, 0.6)]), &[32]);
+    let mut admitted = |priority: i32| (0..40).map(|_| granted(&rig.submit(ask("a", priority)).1).len()).sum::<usize>();
+    assert_eq!(admitted(-10), 20);
+    assert_eq!(admitted(0), 6);
+    assert_eq!(admitted(100), 3);
+}
+
+#[test]
+fn a_full_band_refuses_the_newcomer() {
+    let mut config = plain();
+    config.template.max_requests = 1;
+    let mut rig = Rig::new(config, &[1]);
+    rig.grant(ask("a", 0));
+    rig.queue(ask("a", 0));
+    let (ticket, effects) = rig.submit(ask("b", 0));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
+    assert_eq!(Outcome::RejectedCapacity.reason(), Some(DropReason::RejectedSaturated));
+}
+
+#[test]
+fn bytes_may_reach_a_limit_exactly() {
+    let mut config = plain();
+    config.template.max_bytes = 100;
+    let mut rig = Rig::new(config, &[0]);
+    let sized = |bytes| sluice_flow::Ask { bytes, ..ask("a", 0) };
+    rig.queue(sized(60));
+    rig.queue(sized(40));
+    let (ticket, effects) = rig.submit(sized(1));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
+    rig.queue(sized(0));
+}
+
+#[test]
+fn a_full_queue_on_an_empty_pool_is_a_lack_of_endpoints() {
+    let mut config = plain();
+    config.template.max_requests = 1;
+    let mut rig = Rig::new(config, &[]);
+    rig.queue(ask("a", 0));
+    let (ticket, effects) = rig.submit(ask("a", 0));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedNoEndpoints)]);
+}
+
+#[test]
+fn a_shedding_band_admits_at_once_or_refuses() {
+    let mut config = with_ceilings(&[(0, 1.0), (-1, 0.5)]);
+    config.bands.get_mut(&Priority(-1)).unwrap().shed = true;
+    let mut rig = Rig::new(config, &[2]);
+    rig.grant(ask("batch", -1));
+    let (ticket, effects) = rig.submit(ask("batch", -1));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
+    assert_eq!(rig.stats().waiting.requests, 0);
+    rig.grant(ask("chat", 0));
+}
+
+#[test]
+fn a_required_stage_without_endpoints_is_refused_at_once() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let (ticket, effects) = rig.submit(sluice_flow::Ask { required: Stages::BOTH, ..ask("a", 0) });
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedNoEndpoints)]);
+}
+
+#[test]
+fn a_hint_that_no_endpoint_fits_is_refused_at_once_unless_the_pool_is_empty() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let elsewhere = sluice_flow::Ask { eligible: hint(&[7]), ..ask("a", 0) };
+    let (ticket, effects) = rig.submit(elsewhere.clone());
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedNoEndpoints)]);
+    let mut rig = Rig::new(plain(), &[]);
+    rig.queue(elsewhere);
+}
+
+#[test]
+fn displacing_takes_the_newest_of_the_lowest_band_below() {
+    let mut config = plain();
+    config.global = GlobalLimits { requests: Some(4), bytes: None };
+    config.when_full = WhenFull::Displace;
+    let mut rig = Rig::new(config, &[0]);
+    let batch: Vec<_> = [-1, -5, -5, 0].map(|priority| rig.queue(ask("a", priority))).into();
+    let (_, effects) = rig.submit(ask("a", 5));
+    assert_eq!(dropped(&effects), [(batch[2], Outcome::RejectedCapacity)]);
+    let (_, effects) = rig.submit(ask("a", 5));
+    assert_eq!(dropped(&effects), [(batch[1], Outcome::RejectedCapacity)]);
+    // Nothing below the lowest band, and nothing below itself.
+    let (ticket, effects) = rig.submit(ask("a", -1));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
+    let displaced = rig.stats().totals[&Priority(-5)].displaced;
+    assert_eq!(displaced, 2);
+}
+
+#[test]
+fn displacing_drops_nobody_if_all_of_them_would_not_do() {
+    let mut config = plain();
+    config.global = GlobalLimits { requests: None, bytes: Some(100) };
+    config.when_full = WhenFull::Displace;
+    let mut rig = Rig::new(config, &[0]);
+    let sized = |priority, bytes| sluice_flow::Ask { bytes, ..ask("a", priority) };
+    rig.queue(sized(0, 60));
+    rig.queue(sized(-1, 30));
+    let (ticket, effects) = rig.submit(sized(1, 101));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
+    assert_eq!(rig.stats().waiting.requests, 2);
+}
+
+#[test]
+fn a_band_limit_displaces_nobody() {
+    let mut config = plain();
+    config.template.max_requests = 1;
+    config.when_full = WhenFull::Displace;
+    let mut rig = Rig::new(config, &[0]);
+    rig.queue(ask("a", -1));
+    rig.queue(ask("a", 0));
+    let (ticket, effects) = rig.submit(ask("a", 0));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
+}
+
+#[test]
+fn a_ttl_of_zero_means_at_once_or_not_at_all() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let at_once = sluice_flow::Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("a", 0) };
+    rig.grant(at_once.clone());
+    let (ticket, effects) = rig.submit(at_once);
+    assert_eq!(dropped(&effects), [(ticket, Outcome::EvictedTtl)]);
+}
+
+#[test]
+fn an_unusable_ttl_is_ignored_and_counted() {
+    let mut rig = Rig::new(plain(), &[0]);
+    rig.queue(sluice_flow::Ask { ttl: TtlHeader::Invalid, ..ask("a", 0) });
+    assert_eq!(rig.stats().invalid_ttls, 1);
+}
+
+#[test]
+fn tokens_may_pass_the_ceiling_by_one_request_but_size_alone_never_refuses() {
+    let mut config = plain();
+    config.detector = std::sync::Arc::new(ConcurrencyDetector {
+        mode: ConcurrencyMode::Tokens,
+        max_token_concurrency: 100,
+        ..ConcurrencyDetector::default()
+    });
+    let mut rig = Rig::new(config, &[1]);
+    let sized = |tokens| sluice_flow::Ask { tokens, ..ask("a", 0) };
+    rig.grant(sized(99));
+    let huge = rig.grant(sized(1000));
+    rig.queue(sized(0));
+    assert_eq!(granted(&rig.release(huge)).len(), 1);
+}
+
+#[test]
+fn tenants_beyond_the_limit_share_a_flow() {
+    let mut config = plain();
+    config.max_flows_per_band = 2;
+    let mut rig = Rig::new(config, &[0]);
+    for tenant in ["a", "b", "c", "d", "a"] {
+        rig.queue(ask(tenant, 0));
+    }
+    let stats = rig.stats();
+    let flows: Vec<(&str, u64)> =
+        stats.bands[0].flows.iter().map(|flow| (&*flow.tenant, flow.waiting.requests)).collect();
+    assert_eq!(flows, [("a", 2), ("b", 1), ("other", 2)]);
+}
+
+#[test]
+fn headers_alone_tell_of_a_full_band_a_closed_gate_and_the_end() {
+    let mut config = with_ceilings(&[(0, 1.0), (-1, 0.5)]);
+    config.bands.get_mut(&Priority(-1)).unwrap().shed = true;
+    config.bands.get_mut(&Priority(0)).unwrap().max_requests = 1;
+    let mut rig = Rig::new(config, &[1]);
+    let refusal = |rig: &mut Rig, priority| rig.engine.refusal_by_headers(rig.now, &ask("a", priority));
+    assert_eq!(refusal(&mut rig, 0), None);
+    assert_eq!(refusal(&mut rig, -1), None);
+    rig.grant(ask("a", 0));
+    assert_eq!(refusal(&mut rig, -1), Some(Outcome::RejectedCapacity));
+    assert_eq!(refusal(&mut rig, 0), None);
+    rig.queue(ask("a", 0));
+    assert_eq!(refusal(&mut rig, 0), Some(Outcome::RejectedCapacity));
+    rig.observe(Signal::Drain);
+    assert_eq!(refusal(&mut rig, 0), Some(Outcome::RejectedOther));
+}
+
+#[test]
+fn a_refusal_says_when_to_come_back() {
+    let mut config = plain();
+    config.template.max_requests = 4;
+    let mut rig = Rig::new(config, &[100]);
+    rig.at_millis(9_500);
+    for _ in 0..100 {
+        rig.grant(ask("a", 0));
+    }
+    for _ in 0..4 {
+        rig.queue(ask("a", 0));
+    }
+    let (_, effects) = rig.submit(ask("a", 0));
+    // Four wait and ten per second were granted.
+    let verdict = Verdict::Dropped { outcome: Outcome::RejectedCapacity, retry_after: Some(1) };
+    assert_eq!(verdicts(&effects)[0].1, verdict);
+}
