@@ -1,5 +1,6 @@
 //! The way of a request: which endpoints it may use, which one it gets, and the booking that makes it count.
 
+pub mod admission;
 mod identity;
 mod rejection;
 mod route;

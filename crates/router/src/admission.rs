@@ -1,0 +1,85 @@
+//! The admission engine in use: one lock around it, whoever waits beside it, one timer.
+//!
+//! ```text
+//!  admit(ask) ──> Admit ──await──> Permit ──start──> InFlight ──finish──> gone
+//!                   ^                 │
+//!                   └──── park ───────┘        dropped at any point: given back at once, exactly once
+//! ```
+//!
+//! Each call takes the lock, reads the clock, calls the engine, moves its effects to those who wait for them,
+//! and wakes them once the lock is free. Effects own nothing: a permit that was dropped under the lock would
+//! come back to it.
+//!
+//! The lock is held for microseconds, never across an await, and makes dropping a waiting future
+//! synchronous: when `drop` returns, its place is free.
+
+mod keys;
+mod lease;
+mod poison;
+mod shared;
+mod sync;
+mod timer;
+mod wait;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc as StdArc;
+
+use sluice_core::{Clock, Criticality, Endpoint, Tasks};
+use sluice_flow::{Ask, Config, Engine, Outcome, Signal, Stats};
+
+pub use self::lease::{InFlight, NotParked, NotStarted, Permit, Target};
+pub use self::wait::{Admit, Rejection};
+
+use self::shared::Shared;
+use self::sync::Arc;
+
+/// Lets requests into the pool. Clones share one engine.
+#[derive(Clone)]
+pub struct Admission {
+    shared: Arc<Shared>,
+}
+
+impl Admission {
+    /// An engine with an empty pool, and its timer, which runs as long as `tasks` does.
+    pub fn start(config: Config, clock: StdArc<dyn Clock>, tasks: &Tasks) -> Self {
+        let shared = Arc::new(Shared::new(Engine::new(config), clock));
+        tasks.spawn("admission timer", Criticality::Critical, timer::run(Arc::clone(&shared)));
+        Self { shared }
+    }
+
+    /// Asks for admission. The request is in the engine when this returns; where the gate is open, the
+    /// future is ready. Dropping the future withdraws the request.
+    pub fn admit(&self, ask: Ask) -> Admit {
+        Admit::submit(Arc::clone(&self.shared), ask)
+    }
+
+    /// Why a request would be refused whatever its body says. None does not promise admission.
+    pub fn refusal_by_headers(&self, ask: &Ask) -> Option<Outcome> {
+        self.shared.call(|engine, now| engine.refusal_by_headers(now, ask))
+    }
+
+    /// Puts `endpoints` in place of the present pool.
+    pub fn set_pool(&self, endpoints: &[StdArc<Endpoint>]) {
+        self.shared.set_pool(endpoints);
+    }
+
+    /// Tells the engine of objectives, configuration or the end.
+    pub fn observe(&self, signal: Signal) {
+        self.shared.call(|engine, now| engine.observe(now, signal));
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.shared.call(|engine, now| engine.stats(now))
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admission")
+    }
+}

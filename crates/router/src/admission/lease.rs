@@ -1,0 +1,168 @@
+use std::future::poll_fn;
+use std::sync::Arc as StdArc;
+use std::sync::atomic::AtomicU64;
+
+use sluice_core::{Endpoint, EndpointLoad, TerminationCause};
+use sluice_flow::{
+    Booking, Eligibility, Ended, EndpointKey, Park, RevokeCause, Stage, Start, StartError, Ticket, TokensAtFirstChunk,
+};
+use smallvec::SmallVec;
+
+use super::shared::{Seat, Shared};
+use super::sync::Arc;
+use super::wait::Admit;
+
+/// The right to start one request. Dropping it gives it to the next.
+#[derive(Debug)]
+#[must_use = "dropping it gives the place to the next"]
+pub struct Permit {
+    /// None once it was used.
+    held: Option<Held>,
+}
+
+/// What permits and started requests hold.
+#[derive(Debug)]
+struct Held {
+    shared: Arc<Shared>,
+    seat: Seat,
+    ticket: Ticket,
+}
+
+/// An endpoint picked for one stage of a request.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub endpoint: StdArc<Endpoint>,
+    pub stage: Stage,
+    /// Tokens it really has to work on.
+    pub tokens: u64,
+}
+
+/// The permit is good for other endpoints still.
+#[derive(Debug)]
+pub struct NotStarted {
+    pub permit: Permit,
+    /// The endpoint that has no room, or has left the pool.
+    pub endpoint: StdArc<Endpoint>,
+}
+
+/// One of its endpoints has room after all: pick again.
+#[derive(Debug)]
+pub struct NotParked {
+    pub permit: Permit,
+}
+
+impl Permit {
+    pub(super) const fn new(shared: Arc<Shared>, seat: Seat, ticket: Ticket) -> Self {
+        Self { held: Some(Held { shared, seat, ticket }) }
+    }
+
+    /// Books every one of `targets`, or none. `progress` counts the bytes of the response that went to the
+    /// client, for whoever has to choose a victim.
+    pub fn start(mut self, targets: &[Target], progress: Option<StdArc<AtomicU64>>) -> Result<InFlight, NotStarted> {
+        let Some(Held { shared, seat, ticket }) = self.held.take() else {
+            unreachable!("a permit is used once, by value");
+        };
+        let result = shared.call_with_keys(|engine, now, keys| {
+            let mut bookings: SmallVec<[Booking; 2]> = SmallVec::new();
+            for (index, Target { endpoint, stage, tokens }) in targets.iter().enumerate() {
+                let key = keys.of(endpoint).ok_or(index)?;
+                bookings.push(Booking { endpoint: key, stage: *stage, tokens: *tokens });
+            }
+            let at = |key: EndpointKey| bookings.iter().position(|booking| booking.endpoint == key).unwrap_or(0);
+            engine.start(now, ticket, Start { bookings: bookings.clone(), progress }).map_err(|error| match error {
+                StartError::Full(key) | StartError::Left(key) => at(key),
+                StartError::NotGranted => 0,
+            })
+        });
+        let held = Held { shared, seat, ticket };
+        match result {
+            Ok(()) => {
+                let booked = targets.iter().map(|target| {
+                    let load = StdArc::clone(target.endpoint.load());
+                    load.try_book(u64::MAX);
+                    (target.stage, load)
+                });
+                Ok(InFlight { booked: booked.collect(), held: Some(held) })
+            }
+            Err(index) => {
+                let endpoint = StdArc::clone(&targets[index].endpoint);
+                Err(NotStarted { permit: Self { held: Some(held) }, endpoint })
+            }
+        }
+    }
+
+    /// Waits for room on one of the endpoints that `eligible` allows, all of which are full. The permit is
+    /// given up; another comes.
+    pub fn park(mut self, eligible: StdArc<dyn Eligibility>) -> Result<Admit, NotParked> {
+        let Some(Held { shared, seat, ticket }) = self.held.take() else {
+            unreachable!("a permit is used once, by value");
+        };
+        match shared.call(|engine, now| engine.park(now, ticket, eligible)) {
+            Park::Waiting | Park::NotGranted => Ok(Admit::seated(shared, seat, ticket)),
+            Park::RoomAppeared(_) => Err(NotParked { permit: Self::new(shared, seat, ticket) }),
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(Held { shared, seat, ticket }) = self.held.take() {
+            shared.call_leaving(seat, |engine, now| engine.cancel(now, ticket));
+        }
+    }
+}
+
+/// A started request. Dropping it unfinished counts as broken off.
+#[derive(Debug)]
+#[must_use = "dropping it releases its places at once"]
+pub struct InFlight {
+    /// The counters that schedulers read.
+    booked: SmallVec<[(Stage, StdArc<EndpointLoad>); 2]>,
+    /// None once it has ended.
+    held: Option<Held>,
+}
+
+impl InFlight {
+    /// Ready when the request has to be cut off; it counts until it is finished or dropped.
+    pub async fn revoked(&mut self) -> RevokeCause {
+        poll_fn(|cx| match &self.held {
+            Some(held) => held.shared.poll_revoked(held.seat, cx),
+            None => std::task::Poll::Pending,
+        })
+        .await
+    }
+
+    /// The first chunk of the response came: the prefill is over.
+    pub fn first_chunk(&mut self, tokens: TokensAtFirstChunk) {
+        self.booked.retain(|(stage, load)| {
+            let over = *stage == Stage::Prefill;
+            if over {
+                load.release();
+            }
+            !over
+        });
+        if let Some(held) = &self.held {
+            held.shared.call(|engine, now| engine.first_chunk(now, held.ticket, tokens));
+        }
+    }
+
+    /// The request is over.
+    pub fn finish(mut self, ended: Ended) {
+        self.end(ended);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        for (_, load) in self.booked.drain(..) {
+            load.release();
+        }
+        if let Some(Held { shared, seat, ticket }) = self.held.take() {
+            shared.call_leaving(seat, |engine, now| engine.release(now, ticket, ended));
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.end(Ended { cause: TerminationCause::Error, tokens: None });
+    }
+}

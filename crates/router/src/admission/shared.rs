@@ -1,0 +1,186 @@
+use std::fmt;
+use std::sync::Arc as StdArc;
+use std::task::{Context, Poll, Waker};
+
+use slotmap::{Key, KeyData, SlotMap, new_key_type};
+use sluice_core::{Clock, Endpoint, Time};
+use sluice_flow::{Effect, Engine, RevokeCause, Signal, Verdict, Waiter};
+use smallvec::SmallVec;
+
+use super::keys::Keys;
+use super::poison::ExitOnPanic;
+use super::sync::{Mutex, MutexGuard};
+use super::timer::Alarm;
+
+new_key_type! {
+    /// Where the effects for one request are put.
+    pub(super) struct Seat;
+}
+
+impl Seat {
+    pub(super) fn waiter(self) -> Waiter {
+        Waiter(self.data().as_ffi())
+    }
+
+    fn of(waiter: Waiter) -> Self {
+        KeyData::from_ffi(waiter.0).into()
+    }
+}
+
+/// What has been said to one request, and whom to wake when more is.
+#[derive(Debug, Default)]
+struct Mailbox {
+    verdict: Option<Verdict>,
+    revoked: Option<RevokeCause>,
+    waker: Option<Waker>,
+}
+
+pub(super) struct Shared {
+    state: Mutex<State>,
+    clock: StdArc<dyn Clock>,
+    pub(super) alarm: Alarm,
+}
+
+pub(super) struct State {
+    engine: Engine,
+    mailboxes: SlotMap<Seat, Mailbox>,
+    keys: Keys,
+    /// When the timer is going to call.
+    armed: Time,
+}
+
+impl State {
+    /// Puts what the engine wants said into the mailboxes, and collects whom to wake.
+    fn deliver(&mut self, wake: &mut SmallVec<[Waker; 8]>) {
+        while let Some(effect) = self.engine.poll() {
+            let waiter = match &effect {
+                Effect::Verdict { waiter, .. } | Effect::Revoke { waiter, .. } => *waiter,
+            };
+            // Nobody is there any more if the same call took them away.
+            let Some(mailbox) = self.mailboxes.get_mut(Seat::of(waiter)) else { continue };
+            match effect {
+                Effect::Verdict { verdict, .. } => mailbox.verdict = Some(verdict),
+                Effect::Revoke { cause, .. } => mailbox.revoked = Some(cause),
+            }
+            wake.extend(mailbox.waker.take());
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(engine: Engine, clock: StdArc<dyn Clock>) -> Self {
+        let state = State { engine, mailboxes: SlotMap::with_key(), keys: Keys::default(), armed: Time::MAX };
+        Self { state: Mutex::new(state), clock, alarm: Alarm::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock has ended the process, so that a poisoned lock is never seen.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Runs `change` with the lock held, then wakes those whom its effects concern.
+    fn with<R>(&self, change: impl FnOnce(&mut State, Time) -> R) -> R {
+        let mut wake = SmallVec::new();
+        let (result, earlier) = {
+            let mut state = self.lock();
+            let guard = ExitOnPanic::arm();
+            let now = self.clock.now();
+            let result = change(&mut state, now);
+            state.deliver(&mut wake);
+            let next = state.engine.next_wakeup().unwrap_or(Time::MAX);
+            let earlier = next < state.armed;
+            if earlier {
+                state.armed = next;
+            }
+            drop(guard);
+            (result, earlier)
+        };
+        for waker in wake {
+            waker.wake();
+        }
+        if earlier {
+            self.alarm.set();
+        }
+        result
+    }
+
+    pub(super) fn call<R>(&self, verb: impl FnOnce(&mut Engine, Time) -> R) -> R {
+        self.with(|state, now| verb(&mut state.engine, now))
+    }
+
+    /// As [`Shared::call`], with a fresh seat.
+    pub(super) fn call_seated<R>(&self, verb: impl FnOnce(&mut Engine, Time, Waiter) -> R) -> (Seat, R) {
+        self.with(|state, now| {
+            let seat = state.mailboxes.insert(Mailbox::default());
+            (seat, verb(&mut state.engine, now, seat.waiter()))
+        })
+    }
+
+    /// As [`Shared::call`], and gives the seat up: nothing more will be said to it.
+    pub(super) fn call_leaving<R>(&self, seat: Seat, verb: impl FnOnce(&mut Engine, Time) -> R) -> R {
+        self.with(|state, now| {
+            state.mailboxes.remove(seat);
+            verb(&mut state.engine, now)
+        })
+    }
+
+    pub(super) fn set_pool(&self, endpoints: &[StdArc<Endpoint>]) {
+        self.with(|state, now| {
+            let members = state.keys.members(endpoints);
+            state.engine.observe(now, Signal::Pool(members));
+        });
+    }
+
+    /// As [`Shared::call`], with the keys of the present pool.
+    pub(super) fn call_with_keys<R>(&self, verb: impl FnOnce(&mut Engine, Time, &Keys) -> R) -> R {
+        self.with(|state, now| verb(&mut state.engine, now, &state.keys))
+    }
+
+    pub(super) fn poll_verdict(&self, seat: Seat, cx: &mut Context<'_>) -> Poll<Verdict> {
+        self.poll_mailbox(seat, cx, |mailbox| mailbox.verdict.take())
+    }
+
+    pub(super) fn poll_revoked(&self, seat: Seat, cx: &mut Context<'_>) -> Poll<RevokeCause> {
+        self.poll_mailbox(seat, cx, |mailbox| mailbox.revoked)
+    }
+
+    fn poll_mailbox<T>(
+        &self,
+        seat: Seat,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&mut Mailbox) -> Option<T>,
+    ) -> Poll<T> {
+        let mut state = self.lock();
+        let Some(mailbox) = state.mailboxes.get_mut(seat) else { return Poll::Pending };
+        match take(mailbox) {
+            Some(said) => Poll::Ready(said),
+            None => {
+                match &mut mailbox.waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    none => *none = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The time has come that the alarm was set for. Returns the next such time.
+    pub(super) fn on_time(&self) -> Option<Time> {
+        self.with(|state, now| {
+            state.engine.on_time(now);
+            let next = state.engine.next_wakeup();
+            state.armed = next.unwrap_or(Time::MAX);
+            next
+        })
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shared")
+    }
+}
