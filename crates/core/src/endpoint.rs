@@ -68,12 +68,21 @@ impl Endpoint {
 pub struct EndpointLoad {
     serial: u64,
     requests: AtomicU64,
+    tokens: AtomicU64,
+    request_limit: AtomicU64,
+    token_limit: AtomicU64,
 }
 
 impl Default for EndpointLoad {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { serial: NEXT.fetch_add(1, Ordering::Relaxed), requests: AtomicU64::new(0) }
+        Self {
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
+            requests: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            request_limit: AtomicU64::new(u64::MAX),
+            token_limit: AtomicU64::new(u64::MAX),
+        }
     }
 }
 
@@ -89,6 +98,34 @@ impl EndpointLoad {
         self.requests
             .try_update(Ordering::AcqRel, Ordering::Relaxed, |requests| (requests < limit).then(|| requests + 1))
             .is_ok()
+    }
+
+    /// Tokens that the requests in flight are charged.
+    pub fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Relaxed)
+    }
+
+    /// Counts `tokens` more.
+    pub fn add_tokens(&self, tokens: u64) {
+        self.tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// Counts `tokens` less, which were added before.
+    pub fn sub_tokens(&self, tokens: u64) {
+        let before = self.tokens.fetch_sub(tokens, Ordering::Relaxed);
+        debug_assert!(before >= tokens, "took off more tokens than were put on");
+    }
+
+    /// Says from which load on the endpoint is full.
+    pub fn set_limits(&self, requests: u64, tokens: u64) {
+        self.request_limit.store(requests, Ordering::Relaxed);
+        self.token_limit.store(tokens, Ordering::Relaxed);
+    }
+
+    /// Whether one more request may start here. A moment later the answer may be another: whoever books asks again.
+    pub fn has_room(&self) -> bool {
+        self.requests() < self.request_limit.load(Ordering::Relaxed)
+            && self.tokens() < self.token_limit.load(Ordering::Relaxed)
     }
 
     /// Counts one request less. Pairs with one successful [`EndpointLoad::try_book`].
@@ -133,6 +170,21 @@ mod tests {
         assert_eq!(relabelled.load().requests(), 0);
         assert_eq!(relabelled.serial(), first.serial());
         assert_ne!(endpoint().serial(), first.serial(), "another life, although it has the same name");
+    }
+
+    #[test]
+    fn room_ends_at_either_limit() {
+        let load = EndpointLoad::default();
+        load.add_tokens(1 << 40);
+        assert!(load.has_room(), "without limits");
+        load.set_limits(2, (1 << 40) + 5);
+        assert!(load.try_book(u64::MAX) && load.has_room());
+        load.add_tokens(5);
+        assert!(!load.has_room());
+        load.sub_tokens(5);
+        assert!(load.try_book(u64::MAX) && !load.has_room());
+        load.release();
+        assert!(load.has_room());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Full {
 #[must_use = "dropping the booking releases it at once"]
 pub struct InFlight {
     loads: SmallVec<[Arc<EndpointLoad>; 2]>,
+    /// Charged on each of them.
+    tokens: u64,
 }
 
 impl Permit {
@@ -31,13 +33,18 @@ impl Permit {
         Self { limit: u64::MAX }
     }
 
-    /// Books every endpoint of `targets`, or none of them.
-    pub fn start<'a>(self, targets: impl IntoIterator<Item = &'a Arc<Endpoint>>) -> Result<InFlight, Full> {
-        let mut booked = InFlight { loads: SmallVec::new() };
+    /// Books one request of `tokens` on every endpoint of `targets`, or on none of them.
+    pub fn start<'a>(
+        self,
+        targets: impl IntoIterator<Item = &'a Arc<Endpoint>>,
+        tokens: u64,
+    ) -> Result<InFlight, Full> {
+        let mut booked = InFlight { loads: SmallVec::new(), tokens };
         for endpoint in targets {
             if !endpoint.load().try_book(self.limit) {
                 return Err(Full { permit: self, endpoint: Arc::clone(endpoint) });
             }
+            endpoint.load().add_tokens(tokens);
             booked.loads.push(Arc::clone(endpoint.load()));
         }
         Ok(booked)
@@ -47,6 +54,7 @@ impl Permit {
 impl Drop for InFlight {
     fn drop(&mut self) {
         for load in self.loads.drain(..) {
+            load.sub_tokens(self.tokens);
             load.release();
         }
     }
@@ -79,20 +87,22 @@ mod tests {
     #[test]
     fn a_booking_counts_until_it_is_dropped() {
         let endpoints = endpoints(2);
-        let in_flight = Permit::unlimited().start(&endpoints).unwrap();
+        let in_flight = Permit::unlimited().start(&endpoints, 7).unwrap();
         assert_eq!(loads(&endpoints), [1, 1]);
+        assert_eq!(endpoints[1].load().tokens(), 7);
         drop(in_flight);
         assert_eq!(loads(&endpoints), [0, 0]);
+        assert_eq!(endpoints[1].load().tokens(), 0);
     }
 
     #[test]
     fn a_full_endpoint_books_nothing_and_gives_the_permit_back() {
         let endpoints = endpoints(2);
-        let held = Permit { limit: 1 }.start(&endpoints[1..]).unwrap();
-        let full = Permit { limit: 1 }.start(&endpoints).unwrap_err();
+        let held = Permit { limit: 1 }.start(&endpoints[1..], 7).unwrap();
+        let full = Permit { limit: 1 }.start(&endpoints, 7).unwrap_err();
         assert_eq!(full.endpoint.id, endpoints[1].id);
         assert_eq!(loads(&endpoints), [0, 1]);
-        let second = full.permit.start(&endpoints[..1]).unwrap();
+        let second = full.permit.start(&endpoints[..1], 7).unwrap();
         assert_eq!(loads(&endpoints), [1, 1]);
         drop((held, second));
         assert_eq!(loads(&endpoints), [0, 0]);
@@ -108,7 +118,7 @@ mod tests {
             for (start, first, second) in operations {
                 if start {
                     let targets: Vec<_> = if first == second { vec![&endpoints[first]] } else { vec![&endpoints[first], &endpoints[second]] };
-                    held.extend(Permit { limit: 4 }.start(targets).ok());
+                    held.extend(Permit { limit: 4 }.start(targets, 7).ok());
                 } else if !held.is_empty() {
                     drop(held.swap_remove(first % held.len()));
                 }

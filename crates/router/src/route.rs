@@ -76,7 +76,7 @@ impl Router {
             None
         } else {
             // The first endpoint serves; the others are for a gateway that tries again.
-            Some(Permit::unlimited().start(&decision.targets[..1]).map_err(|_full| Rejection::NoneAvailable)?)
+            Some(Permit::unlimited().start(&decision.targets[..1], 0).map_err(|_full| Rejection::NoneAvailable)?)
         };
         Ok(Routed { destination: destination(&decision.targets), in_flight })
     }

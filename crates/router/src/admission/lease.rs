@@ -8,6 +8,7 @@ use sluice_flow::{
 };
 use smallvec::SmallVec;
 
+use super::keys::key_of;
 use super::shared::{Seat, Shared};
 use super::sync::Arc;
 use super::wait::Admit;
@@ -62,12 +63,13 @@ impl Permit {
         let Some(Held { shared, seat, ticket }) = self.held.take() else {
             unreachable!("a permit is used once, by value");
         };
-        let result = shared.call_with_keys(|engine, now, keys| {
-            let mut bookings: SmallVec<[Booking; 2]> = SmallVec::new();
-            for (index, Target { endpoint, stage, tokens }) in targets.iter().enumerate() {
-                let key = keys.of(endpoint).ok_or(index)?;
-                bookings.push(Booking { endpoint: key, stage: *stage, tokens: *tokens });
-            }
+        let booking = |target: &Target| Booking {
+            endpoint: key_of(&target.endpoint),
+            stage: target.stage,
+            tokens: target.tokens,
+        };
+        let result = shared.call(|engine, now| {
+            let bookings: SmallVec<[Booking; 2]> = targets.iter().map(booking).collect();
             let at = |key: EndpointKey| bookings.iter().position(|booking| booking.endpoint == key).unwrap_or(0);
             engine.start(now, ticket, Start { bookings: bookings.clone(), progress }).map_err(|error| match error {
                 StartError::Full(key) | StartError::Left(key) => at(key),
@@ -76,14 +78,7 @@ impl Permit {
         });
         let held = Held { shared, seat, ticket };
         match result {
-            Ok(()) => {
-                let booked = targets.iter().map(|target| {
-                    let load = StdArc::clone(target.endpoint.load());
-                    load.try_book(u64::MAX);
-                    (target.stage, load)
-                });
-                Ok(InFlight { booked: booked.collect(), held: Some(held) })
-            }
+            Ok(()) => Ok(InFlight { booked: targets.iter().map(Booked::new).collect(), held: Some(held) }),
             Err(index) => {
                 let endpoint = StdArc::clone(&targets[index].endpoint);
                 Err(NotStarted { permit: Self { held: Some(held) }, endpoint })
@@ -112,12 +107,41 @@ impl Drop for Permit {
     }
 }
 
+/// One place in the counters that schedulers read; dropping it gives it back.
+#[derive(Debug)]
+struct Booked {
+    stage: Stage,
+    load: StdArc<EndpointLoad>,
+    tokens: u64,
+}
+
+impl Booked {
+    fn new(target: &Target) -> Self {
+        let load = StdArc::clone(target.endpoint.load());
+        // The engine has just found room; this counter only shows it.
+        load.try_book(u64::MAX);
+        load.add_tokens(target.tokens);
+        Self { stage: target.stage, load, tokens: target.tokens }
+    }
+
+    fn release_tokens(&mut self) {
+        self.load.sub_tokens(std::mem::take(&mut self.tokens));
+    }
+}
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        self.release_tokens();
+        self.load.release();
+    }
+}
+
 /// A started request. Dropping it unfinished counts as broken off.
 #[derive(Debug)]
 #[must_use = "dropping it releases its places at once"]
 pub struct InFlight {
     /// The counters that schedulers read.
-    booked: SmallVec<[(Stage, StdArc<EndpointLoad>); 2]>,
+    booked: SmallVec<[Booked; 2]>,
     /// None once it has ended.
     held: Option<Held>,
 }
@@ -134,13 +158,10 @@ impl InFlight {
 
     /// The first chunk of the response came: the prefill is over.
     pub fn first_chunk(&mut self, tokens: TokensAtFirstChunk) {
-        self.booked.retain(|(stage, load)| {
-            let over = *stage == Stage::Prefill;
-            if over {
-                load.release();
-            }
-            !over
-        });
+        if tokens == TokensAtFirstChunk::Release {
+            self.booked.iter_mut().for_each(Booked::release_tokens);
+        }
+        self.booked.retain(|booked| booked.stage != Stage::Prefill);
         if let Some(held) = &self.held {
             held.shared.call(|engine, now| engine.first_chunk(now, held.ticket, tokens));
         }
@@ -152,9 +173,7 @@ impl InFlight {
     }
 
     fn end(&mut self, ended: Ended) {
-        for (_, load) in self.booked.drain(..) {
-            load.release();
-        }
+        self.booked.clear();
         if let Some(Held { shared, seat, ticket }) = self.held.take() {
             shared.call_leaving(seat, |engine, now| engine.release(now, ticket, ended));
         }

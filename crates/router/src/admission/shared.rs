@@ -7,7 +7,7 @@ use sluice_core::{Clock, Endpoint, Time};
 use sluice_flow::{Effect, Engine, RevokeCause, Signal, Verdict, Waiter};
 use smallvec::SmallVec;
 
-use super::keys::Keys;
+use super::keys::members;
 use super::poison::ExitOnPanic;
 use super::sync::{Mutex, MutexGuard};
 use super::timer::Alarm;
@@ -44,7 +44,6 @@ pub(super) struct Shared {
 pub(super) struct State {
     engine: Engine,
     mailboxes: SlotMap<Seat, Mailbox>,
-    keys: Keys,
     /// When the timer is going to call.
     armed: Time,
 }
@@ -69,7 +68,7 @@ impl State {
 
 impl Shared {
     pub(super) fn new(engine: Engine, clock: StdArc<dyn Clock>) -> Self {
-        let state = State { engine, mailboxes: SlotMap::with_key(), keys: Keys::default(), armed: Time::MAX };
+        let state = State { engine, mailboxes: SlotMap::with_key(), armed: Time::MAX };
         Self { state: Mutex::new(state), clock, alarm: Alarm::default() }
     }
 
@@ -126,14 +125,17 @@ impl Shared {
 
     pub(super) fn set_pool(&self, endpoints: &[StdArc<Endpoint>]) {
         self.with(|state, now| {
-            let members = state.keys.members(endpoints);
+            let members = members(endpoints);
+            let loads: Vec<_> =
+                members.iter().map(|member| (member.key, StdArc::clone(member.endpoint.load()))).collect();
             state.engine.observe(now, Signal::Pool(members));
+            let stats = state.engine.stats(now);
+            for (key, load) in loads {
+                if let Some(endpoint) = stats.endpoints.get(&key) {
+                    load.set_limits(endpoint.limit.requests, endpoint.limit.tokens);
+                }
+            }
         });
-    }
-
-    /// As [`Shared::call`], with the keys of the present pool.
-    pub(super) fn call_with_keys<R>(&self, verb: impl FnOnce(&mut Engine, Time, &Keys) -> R) -> R {
-        self.with(|state, now| verb(&mut state.engine, now, &state.keys))
     }
 
     pub(super) fn poll_verdict(&self, seat: Seat, cx: &mut Context<'_>) -> Poll<Verdict> {

@@ -1,0 +1,202 @@
+//! What flow control looks like from outside: read from one copy of the engine's state when somebody asks, so that a
+//! series can never drift away from what it counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec, Opts};
+use sluice_core::EndpointId;
+use sluice_flow::{BandStats, EndpointKey, Outcome, Partition, Stats};
+
+/// Where the collector finds the present state.
+pub trait FlowState: Send + Sync {
+    fn stats(&self) -> Stats;
+
+    /// The names of the endpoints in [`Stats::endpoints`].
+    fn endpoint_names(&self) -> BTreeMap<EndpointKey, EndpointId>;
+}
+
+/// The series of flow control. `legacy_names` also emits them under their deprecated names.
+pub struct FlowCollector {
+    state: Arc<dyn FlowState>,
+    /// Value of the label `inference_pool`.
+    pool: String,
+    legacy_names: bool,
+}
+
+impl fmt::Debug for FlowCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowCollector").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl FlowCollector {
+    pub fn new(state: Arc<dyn FlowState>, pool: &str, legacy_names: bool) -> Self {
+        Self { state, pool: pool.to_owned(), legacy_names }
+    }
+
+    fn families(&self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) -> Vec<MetricFamily> {
+        let mut page = Page { pool: &self.pool, legacy_names: self.legacy_names, families: Vec::new() };
+        page.flows(&stats.bands);
+        page.bands(stats);
+        page.outcomes(stats);
+        page.endpoints(stats, names);
+        page.families
+    }
+}
+
+impl Collector for FlowCollector {
+    /// No fixed list: the names are in one place only, [`Collector::collect`].
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.families(&self.state.stats(), &self.state.endpoint_names())
+    }
+}
+
+struct Page<'a> {
+    pool: &'a str,
+    legacy_names: bool,
+    families: Vec<MetricFamily>,
+}
+
+/// Label values, without the pool, and what they count.
+type Row = (Vec<String>, f64);
+
+#[expect(clippy::cast_precision_loss, reason = "Prometheus knows floats only; counts stay far below 2^53")]
+const fn float(count: u64) -> f64 {
+    count as f64
+}
+
+impl Page<'_> {
+    fn flows(&mut self, bands: &[BandStats]) {
+        let rows = |value: fn(&sluice_flow::Waiting) -> u64| -> Vec<Row> {
+            let flows = bands.iter().flat_map(|band| band.flows.iter().map(move |flow| (band, flow)));
+            flows
+                .map(|(band, flow)| {
+                    (vec![flow.tenant.to_string(), band.priority.to_string()], float(value(&flow.waiting)))
+                })
+                .collect()
+        };
+        let labels = ["fairness_id", "priority"];
+        self.gauge_and_twin("queue_size", "requests waiting", &labels, &rows(|waiting| waiting.requests));
+        self.gauge_and_twin("queue_bytes", "bytes of the bodies of waiting requests", &labels, &rows(|w| w.bytes));
+    }
+
+    fn bands(&mut self, stats: &Stats) {
+        let by_band = |value: &dyn Fn(&BandStats) -> f64| -> Vec<Row> {
+            stats.bands.iter().map(|band| (vec![band.priority.to_string()], value(band))).collect()
+        };
+        let share = |used: u64, limit: u64| if limit == 0 { 0.0 } else { float(used) / float(limit) };
+        let gauges: [(&str, &str, Vec<Row>); 6] = [
+            ("ceiling", "saturation at and above which the band is held back", by_band(&|band| band.ceiling)),
+            ("gated", "1 while the gate lets nothing of the band pass", by_band(&|b| f64::from(u8::from(b.gated)))),
+            ("parked", "requests that wait for room on certain endpoints", by_band(&|b| float(b.parked))),
+            (
+                "oldest_wait_seconds",
+                "wait of the request that came first of those waiting",
+                by_band(&|band| band.oldest_wait.as_secs_f64()),
+            ),
+            (
+                "capacity_utilization_requests",
+                "waiting requests per request that may wait in the band",
+                by_band(&|band| share(band.waiting.requests, band.max_requests)),
+            ),
+            (
+                "capacity_utilization_bytes",
+                "waiting bytes per byte that may wait in the band",
+                by_band(&|band| share(band.waiting.bytes, band.max_bytes)),
+            ),
+        ];
+        for (name, help, rows) in gauges {
+            self.gauge(&format!("llm_d_epp_flow_control_{name}"), help, &["priority"], &rows);
+        }
+
+        let stage = |partition: &Partition| match partition {
+            Partition::Prefill => "prefill",
+            Partition::Decode => "decode",
+            Partition::Pool => "pool",
+        };
+        let mut saturation: Vec<Row> =
+            stats.saturation.iter().map(|(partition, value)| (vec![stage(partition).to_owned()], *value)).collect();
+        saturation.push((vec!["effective".to_owned()], stats.effective_saturation));
+        self.gauge_and_twin("pool_saturation", "load per capacity, 1 for an empty pool", &["stage"], &saturation);
+    }
+
+    fn outcomes(&mut self, stats: &Stats) {
+        let totals = || stats.totals.iter();
+        let outcomes: Vec<Row> = totals()
+            .flat_map(|(priority, totals)| {
+                let seen = Outcome::ALL.into_iter().filter(|&outcome| totals.outcome(outcome) > 0);
+                seen.map(|outcome| {
+                    (vec![outcome.as_str().to_owned(), priority.to_string()], float(totals.outcome(outcome)))
+                })
+            })
+            .collect();
+        let help = "requests whose admission ended, by how";
+        self.counter("llm_d_epp_flow_control_requests_total", help, &["outcome", "priority"], &outcomes);
+        let by_priority = |value: fn(&sluice_flow::BandTotals) -> u64| -> Vec<Row> {
+            totals().map(|(priority, totals)| (vec![priority.to_string()], float(value(totals)))).collect()
+        };
+        let counters: [(&str, &str, Vec<Row>); 2] = [
+            ("displaced_total", "requests dropped for more urgent ones", by_priority(|totals| totals.displaced)),
+            ("would_gate_total", "grants that a ceiling would have held back", by_priority(|totals| totals.would_gate)),
+        ];
+        for (name, help, rows) in counters {
+            self.counter(&format!("llm_d_epp_flow_control_{name}"), help, &["priority"], &rows);
+        }
+        let invalid = [(Vec::new(), float(stats.invalid_ttls))];
+        let help = "x-llm-d-inference-ttl values that could not be used";
+        self.counter("llm_d_epp_flow_control_invalid_ttl_total", help, &[], &invalid);
+    }
+
+    fn endpoints(&mut self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) {
+        let rows = |value: fn(&sluice_flow::EndpointStats) -> u64| -> Vec<Row> {
+            let named = stats.endpoints.iter().filter_map(|(key, endpoint)| Some((names.get(key)?, endpoint)));
+            named
+                .map(|(id, endpoint)| (vec![id.name.to_string(), id.namespace.to_string()], float(value(endpoint))))
+                .collect()
+        };
+        let labels = ["endpoint_name", "namespace"];
+        let requests = rows(|endpoint| endpoint.load.requests);
+        self.gauge("llm_d_epp_inflight_requests", "requests started on the endpoint and not ended", &labels, &requests);
+        let tokens = rows(|endpoint| endpoint.load.tokens);
+        self.gauge("llm_d_epp_inflight_tokens", "tokens that those requests are charged", &labels, &tokens);
+    }
+
+    fn gauge_and_twin(&mut self, name: &str, help: &str, labels: &[&str], rows: &[Row]) {
+        let current = format!("llm_d_epp_flow_control_{name}");
+        self.gauge(&current, help, labels, rows);
+        if self.legacy_names {
+            let help = format!("[Deprecated: Use {current}] {help}");
+            self.gauge(&format!("inference_extension_flow_control_{name}"), &help, labels, rows);
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &[&str], rows: &[Row]) {
+        let labels = [labels, &["inference_pool"]].concat();
+        let Ok(family) = GaugeVec::new(Opts::new(name, help), &labels) else { return };
+        for (values, value) in rows {
+            family.with_label_values(&self.values(values)).set(*value);
+        }
+        self.families.extend(family.collect());
+    }
+
+    fn counter(&mut self, name: &str, help: &str, labels: &[&str], rows: &[Row]) {
+        let labels = [labels, &["inference_pool"]].concat();
+        let Ok(family) = CounterVec::new(Opts::new(name, help), &labels) else { return };
+        for (values, value) in rows {
+            family.with_label_values(&self.values(values)).inc_by(*value);
+        }
+        self.families.extend(family.collect());
+    }
+
+    fn values<'b>(&'b self, values: &'b [String]) -> Vec<&'b str> {
+        values.iter().map(String::as_str).chain([self.pool]).collect()
+    }
+}
