@@ -127,6 +127,9 @@ pub(crate) fn advice(plugin_type: &str) -> Option<&'static str> {
         "queue-scorer" | "running-requests-size-scorer" | "load-aware-scorer" => {
             "active-request-scorer prefers endpoints with fewer requests in flight"
         }
+        "utilization-detector" => {
+            "a concurrency-detector needs no scraped metrics: {type: concurrency-detector, parameters: {maxConcurrency: 100}}"
+        }
         _ => return None,
     })
 }

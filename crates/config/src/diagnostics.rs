@@ -114,9 +114,10 @@ impl Diagnostics {
         });
     }
 
-    /// Puts them in the order of the text.
+    /// Puts them in the order of the text, each once.
     pub(crate) fn sort(&mut self) {
         self.list.sort_by_key(|diagnostic| diagnostic.position);
+        self.list.dedup();
     }
 
     pub(crate) const fn has_errors(&self) -> bool {

@@ -28,7 +28,10 @@ mod weight;
 
 use std::sync::Arc;
 
+use sluice_core::TokenEstimate;
 use sluice_data::Discovery;
+use sluice_flow::policy::SaturationDetector;
+use sluice_flow::{Config, DesiredPriorities};
 use sluice_schedule::Scheduler;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Position, Severity};
@@ -51,9 +54,24 @@ pub struct Assembled {
     pub scheduler: Scheduler,
     /// Where the endpoints come from if not from Kubernetes.
     pub discovery: Option<Discovery>,
+    /// None: the feature gate is off, nothing waits.
+    pub flow_control: Option<FlowControl>,
+    /// Without flow control: sheddable requests are refused while this finds their own candidates saturated. None:
+    /// nothing is refused for saturation.
+    pub legacy_detector: Option<Arc<dyn SaturationDetector>>,
+    /// What a request weighs before anything has counted its tokens.
+    pub token_estimate: TokenEstimate,
     pub settings: Settings,
     /// In the order of the text.
     pub warnings: Vec<Diagnostic>,
+}
+
+/// What the admission engine runs on.
+#[derive(Clone, Debug)]
+pub struct FlowControl {
+    pub config: Config,
+    /// The priorities of [`Settings::objectives`].
+    pub desired: DesiredPriorities,
 }
 
 /// Reads `source` and builds what it describes of the plugin types in `registry`.
@@ -65,8 +83,9 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
     diagnostics.sort();
     match assembled {
         Some((parts, settings)) if !diagnostics.has_errors() => {
-            let assemble::Parts { scheduler, discovery } = parts;
-            Ok(Assembled { scheduler, discovery, settings, warnings: diagnostics.into_list() })
+            let assemble::Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate } = parts;
+            let warnings = diagnostics.into_list();
+            Ok(Assembled { scheduler, discovery, flow_control, legacy_detector, token_estimate, settings, warnings })
         }
         _ => Err(diagnostics),
     }

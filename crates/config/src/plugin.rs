@@ -99,6 +99,11 @@ impl Roles {
     pub(crate) const fn has_profile_role(&self) -> bool {
         self.filter.is_some() || self.scorer.is_some() || self.picker.is_some()
     }
+
+    /// Is a policy of flow control, which may be off.
+    pub(crate) const fn has_policy_role(&self) -> bool {
+        self.ordering.is_some() || self.fairness.is_some() || self.usage_limit.is_some()
+    }
 }
 
 /// Why an instance cannot be made of its parameters.

@@ -9,31 +9,31 @@ use crate::timeout::Timeout;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawFlowControl {
-    max_bytes: Option<ByteSize>,
-    max_requests: Option<Count>,
+    pub(crate) max_bytes: Option<ByteSize>,
+    pub(crate) max_requests: Option<Count>,
     #[serde(rename = "defaultRequestTTL")]
-    default_request_ttl: Option<Timeout>,
+    pub(crate) default_request_ttl: Option<Timeout>,
     #[serde(rename = "noEndpointRequestTTL")]
-    no_endpoint_request_ttl: Option<Timeout>,
-    default_priority_band: Option<RawPriorityBand>,
-    default_negative_priority_band: Option<RawPriorityBand>,
+    pub(crate) no_endpoint_request_ttl: Option<Timeout>,
+    pub(crate) default_priority_band: Option<Located<RawPriorityBand>>,
+    pub(crate) default_negative_priority_band: Option<Located<RawPriorityBand>>,
     pub(crate) priority_bands: Vec<Located<RawPriorityBand>>,
-    usage_limit_policy_plugin_ref: Option<String>,
+    pub(crate) usage_limit_policy_plugin_ref: Option<Located<String>>,
     pub(crate) saturation_detector: Option<Located<RawPluginRef>>,
-    enable_eviction: Option<bool>,
+    pub(crate) enable_eviction: Option<Located<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawPriorityBand {
     pub(crate) priority: Option<Located<i32>>,
-    max_bytes: Option<ByteSize>,
-    max_requests: Option<Count>,
-    fairness_policy_ref: Option<String>,
-    ordering_policy_ref: Option<String>,
+    pub(crate) max_bytes: Option<ByteSize>,
+    pub(crate) max_requests: Option<Count>,
+    pub(crate) fairness_policy_ref: Option<Located<String>>,
+    pub(crate) ordering_policy_ref: Option<Located<String>>,
     #[serde(rename = "requestTTL")]
-    request_ttl: Option<Timeout>,
+    pub(crate) request_ttl: Option<Timeout>,
     #[serde(rename = "noEndpointRequestTTL")]
-    no_endpoint_request_ttl: Option<Timeout>,
-    shed: Option<bool>,
+    pub(crate) no_endpoint_request_ttl: Option<Timeout>,
+    pub(crate) shed: bool,
 }

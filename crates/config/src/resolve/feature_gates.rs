@@ -21,10 +21,16 @@ const GATES: [(&str, Gate); 5] = [
     ("prepareDataPlugins", Gate::Retired),
 ];
 
-/// Checks the items of `featureGates`: `name`, `name=true` or `name=false`; of a repeated name the last
-/// item counts.
-pub(crate) fn check(items: &[Located<String>], document: &Document, diagnostics: &mut Diagnostics) {
-    let mut flow_control = None;
+/// What is switched on, of what makes a difference.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gates {
+    pub(super) flow_control: bool,
+}
+
+/// Reads the items of `featureGates`: `name`, `name=true` or `name=false`; of a repeated name the last item
+/// counts.
+pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: &mut Diagnostics) -> Gates {
+    let mut flow_control = false;
     let mut populate_non_leader = None;
     for item in items {
         let mut parts = item.value.split('=');
@@ -49,21 +55,18 @@ pub(crate) fn check(items: &[Located<String>], document: &Document, diagnostics:
             continue;
         };
         match gate {
-            Gate::FlowControl => flow_control = Some((item.node, enabled)),
+            Gate::FlowControl => flow_control = enabled,
             Gate::HaPopulateNonLeaderDatastore => populate_non_leader = Some((item.node, enabled)),
             Gate::Retired => {
                 diagnostics.warn(place, Remark::new(format!("the feature gate {name:?} is retired")).hint("remove it"));
             }
         }
     }
-    if let Some((node, true)) = flow_control {
-        let remark = Remark::new("this version has no flow control yet").hint("remove the gate to run without");
-        diagnostics.error(document.place(node), remark);
-    }
     if let Some((node, false)) = populate_non_leader {
         let message = "has no effect in this version, which does not read the cluster yet";
         diagnostics.warn(document.place(node), message);
     }
+    Gates { flow_control }
 }
 
 /// A truth value in the notation of Go, in any case.

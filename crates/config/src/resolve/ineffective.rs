@@ -1,24 +1,15 @@
-//! Settings that are read and checked but that this version does not act on.
+//! Settings that are read and checked but not acted on: by this version, or without flow control.
 
 use crate::diagnostics::Diagnostics;
-use crate::document::Document;
+use crate::document::{Document, NodeId};
 
 /// A setting, and what this version lacks to act on it. Of a mapping, each entry is such a setting.
 const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["dataLayer", "injectDefaults"], "metrics scraping"),
     (&["dataLayer", "peerDiscovery"], "peer discovery"),
     (&["dataLayer", "crossReplicaSyncInterval"], "synchronisation between replicas"),
-    (&["flowControl"], "flow control"),
-    (&["saturationDetector"], "flow control"),
-    (&["sluice", "objectives"], "request priorities"),
     (&["sluice", "modelRewrites"], "model rewriting"),
-    (&["sluice", "defaultObjective"], "request priorities"),
-    (&["sluice", "unknownObjective"], "request priorities"),
-    (&["sluice", "trust"], "request priorities"),
-    (&["sluice", "headerOnly"], "admission"),
     (&["sluice", "bodies"], "choice of body mode"),
-    (&["sluice", "dryRun"], "flow control"),
-    (&["sluice", "queue"], "flow control"),
     (&["sluice", "eviction"], "eviction"),
     (&["sluice", "refusals", "retryAfter"], "estimate of when to come back"),
     (&["sluice", "limits", "bodyProgressTimeout"], "time limit on bodies"),
@@ -28,17 +19,38 @@ const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["sluice", "metrics", "maxTenants"], "metrics by tenant"),
 ];
 
+/// What only flow control acts on, except [`WITHOUT_GATE`].
+const FLOW_CONTROL: &[&[&str]] = &[&["flowControl"], &["sluice", "dryRun"], &["sluice", "queue"]];
+const WITHOUT_GATE: &[&str] = &["flowControl", "saturationDetector"];
+
 /// Warns of every setting in `document` that has no effect, unless there is a mistake in it to mend first.
-pub(crate) fn warn(document: &Document, diagnostics: &mut Diagnostics) {
+/// `flow_control`: the feature gate is on.
+pub(super) fn warn(document: &Document, flow_control: bool, diagnostics: &mut Diagnostics) {
     for (path, lacking) in INEFFECTIVE {
-        let Some(node) = document.descend(Document::ROOT, path) else { continue };
-        let entries: Vec<_> =
-            document.entries(node).map(|(_, entry)| entry).filter(|&entry| !document.is_null(entry)).collect();
-        for setting in if entries.is_empty() { vec![node] } else { entries } {
-            let place = document.key_place(setting);
-            if !diagnostics.has_errors_in(&place.path) {
-                diagnostics.warn(place, format!("has no effect: this version has no {lacking} yet"));
-            }
+        for setting in settings(document, path) {
+            warn_of(setting, &format!("has no effect: this version has no {lacking} yet"), document, diagnostics);
         }
+    }
+    if !flow_control {
+        let without_gate = document.descend(Document::ROOT, WITHOUT_GATE);
+        let settings = FLOW_CONTROL.iter().flat_map(|path| settings(document, path));
+        for setting in settings.filter(|&setting| Some(setting) != without_gate) {
+            warn_of(setting, "has no effect without the feature gate flowControl", document, diagnostics);
+        }
+    }
+}
+
+/// The entries of what is at `path`, or itself if it has none.
+fn settings(document: &Document, path: &[&str]) -> Vec<NodeId> {
+    let Some(node) = document.descend(Document::ROOT, path) else { return Vec::new() };
+    let entries: Vec<NodeId> =
+        document.entries(node).map(|(_, entry)| entry).filter(|&entry| !document.is_null(entry)).collect();
+    if entries.is_empty() { vec![node] } else { entries }
+}
+
+fn warn_of(setting: NodeId, message: &str, document: &Document, diagnostics: &mut Diagnostics) {
+    let place = document.key_place(setting);
+    if !diagnostics.has_errors_in(&place.path) {
+        diagnostics.warn(place, message);
     }
 }

@@ -2,16 +2,23 @@
 //! Nothing is built yet.
 
 mod feature_gates;
+mod flow_control;
 mod ineffective;
 mod names;
 mod plugins;
 mod references;
 mod sluice;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluice_core::Priority;
+use sluice_flow::GlobalLimits;
+
 use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located, NodeId};
 use crate::plugin::PluginType;
-use crate::raw::{RawConfig, RawPriorityBand};
+use crate::raw::RawConfig;
 use crate::settings::Settings;
 use crate::weight::Weight;
 
@@ -28,6 +35,7 @@ pub(crate) struct Resolved<'r> {
     pub(crate) profiles: Vec<ResolvedProfile>,
     /// An index into `instances`.
     pub(crate) discovery: Option<Located<usize>>,
+    pub(crate) admission: ResolvedAdmission,
     pub(crate) settings: Settings,
 }
 
@@ -62,6 +70,49 @@ pub(crate) struct ProfileEntry {
     pub(crate) node: NodeId,
 }
 
+/// Who decides when a request may enter the pool.
+#[derive(Debug)]
+pub(crate) enum ResolvedAdmission {
+    FlowControl(Box<ResolvedFlowControl>),
+    /// Nobody, but what is sheddable is refused while this detector, an index into the instances, reports
+    /// saturation.
+    Legacy(Option<Located<usize>>),
+}
+
+/// Limits of 0 and what is left out are none.
+#[derive(Debug)]
+pub(crate) struct ResolvedFlowControl {
+    pub(crate) bands: BTreeMap<Priority, ResolvedBand>,
+    pub(crate) template: ResolvedBand,
+    pub(crate) negative_template: Option<ResolvedBand>,
+    pub(crate) global: GlobalLimits,
+    pub(crate) saturation_budget: Option<Duration>,
+    pub(crate) no_endpoint_budget: Option<Duration>,
+    pub(crate) usage_limit: Option<Choice>,
+    pub(crate) detector: Option<Located<usize>>,
+    pub(crate) evict: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct ResolvedBand {
+    pub(crate) max_requests: Option<u64>,
+    pub(crate) max_bytes: Option<u64>,
+    pub(crate) request_ttl: Option<Duration>,
+    pub(crate) no_endpoint_request_ttl: Option<Duration>,
+    pub(crate) shed: bool,
+    pub(crate) ordering: Option<Choice>,
+    pub(crate) fairness: Option<Choice>,
+}
+
+/// The plugin that fills a place; where there is none, an error has been noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Choice {
+    /// An index into the instances.
+    Declared(Located<usize>),
+    /// One of this type that nobody has declared.
+    Default(&'static str),
+}
+
 /// Binds what `document` says. Mistakes are noted; what they leave is returned, so that the next step can
 /// find those of its own.
 pub(crate) fn resolve<'r>(
@@ -88,17 +139,21 @@ pub(crate) fn resolve<'r>(
     } = raw;
 
     resolver.check_kind(api_version.as_ref(), kind.as_ref());
-    feature_gates::check(&feature_gates, document, resolver.diagnostics);
-    ineffective::warn(document, resolver.diagnostics);
-    resolver.check_bands(&flow_control.priority_bands);
-    let settings = resolver.settings(sluice);
+    let gates = feature_gates::read(&feature_gates, document, resolver.diagnostics);
+    ineffective::warn(document, gates.flow_control, resolver.diagnostics);
+    let settings = resolver.settings(sluice, gates.flow_control.then_some(&flow_control));
     resolver.declare(&plugins);
     let profiles = resolver.profiles(&scheduling_profiles);
     let discovery = resolver.data_layer(&data_layer);
     resolver.parsers(&request_handler);
+    let admission = if gates.flow_control {
+        ResolvedAdmission::FlowControl(Box::new(resolver.flow_control(&flow_control)))
+    } else {
+        ResolvedAdmission::Legacy(resolver.legacy_detector(flow_control.saturation_detector.as_ref()))
+    };
 
     let Resolver { names, instances, .. } = resolver;
-    Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, settings })
+    Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, admission, settings })
 }
 
 const KIND: &str = "EndpointPickerConfig";
@@ -182,16 +237,6 @@ impl Resolver<'_, '_> {
         let remark = Remark::new(format!("deprecated in favour of {new}"));
         let remark = if moved { remark } else { remark.hint("ignored, because that is set too") };
         self.diagnostics.warn(self.document.key_place(node), remark);
-    }
-
-    fn check_bands(&mut self, bands: &[Located<RawPriorityBand>]) {
-        let mut seen = Vec::new();
-        for priority in bands.iter().filter_map(|band| band.value.priority) {
-            if seen.contains(&priority.value) {
-                self.error(priority.node, format!("there is a band for priority {} already", priority.value));
-            }
-            seen.push(priority.value);
-        }
     }
 }
 

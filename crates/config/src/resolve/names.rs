@@ -1,10 +1,5 @@
 use std::collections::BTreeMap;
 
-use crate::catalog;
-use crate::diagnostics::{Diagnostics, Remark};
-use crate::document::{Document, Located};
-use crate::suggest::nearest;
-
 /// The plugins of a configuration by name.
 #[derive(Debug)]
 pub(crate) struct Names {
@@ -32,8 +27,8 @@ impl Names {
         self.complete = false;
     }
 
-    pub(crate) fn contains(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+    pub(crate) const fn is_complete(&self) -> bool {
+        self.complete
     }
 
     pub(crate) fn insert(&mut self, name: String, declared: Declared) {
@@ -45,32 +40,15 @@ impl Names {
         self.complete && self.by_name.values().all(|declared| matches!(declared, Declared::Instance(_)))
     }
 
-    /// The instance called `reference`; notes an error if there is none and that is not the fault of an
-    /// earlier error.
-    pub(crate) fn find(
-        &self,
-        reference: &Located<String>,
-        document: &Document,
-        diagnostics: &mut Diagnostics,
-    ) -> Option<usize> {
-        match self.by_name.get(&reference.value) {
-            Some(Declared::Instance(index)) => Some(*index),
-            Some(Declared::Broken) => None,
-            None => {
-                if self.complete && !diagnostics.is_full() {
-                    diagnostics.error(document.place(reference.node), self.unknown(&reference.value));
-                }
-                None
-            }
-        }
+    pub(crate) fn find(&self, name: &str) -> Option<Declared> {
+        self.by_name.get(name).copied()
     }
 
-    fn unknown(&self, name: &str) -> Remark {
-        let remark = Remark::new(format!("there is no plugin {name:?}"));
-        match nearest(name, self.by_name.keys().map(String::as_str)) {
-            Some(suggestion) => remark.suggest(suggestion),
-            None if catalog::is_known(name) => remark.hint("declare it under plugins"),
-            None => remark,
-        }
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
     }
 }

@@ -1,8 +1,11 @@
+use super::names::Declared;
 use super::plugins::unavailable;
 use super::{ProfileEntry, ResolvedProfile, Resolver, filled};
 use crate::catalog;
+use crate::diagnostics::Remark;
 use crate::document::Located;
 use crate::raw::{RawDataLayer, RawPluginRef, RawProfile, RawRequestHandler};
+use crate::suggest::nearest;
 
 impl Resolver<'_, '_> {
     pub(super) fn profiles(&mut self, raw: &[Located<RawProfile>]) -> Vec<ResolvedProfile> {
@@ -17,7 +20,7 @@ impl Resolver<'_, '_> {
             let mut entries = Vec::new();
             for entry in &profile.value.plugins {
                 let reference = self.required(entry.value.plugin_ref.as_ref(), entry.node, "pluginRef");
-                if let Some(instance) = reference.and_then(|reference| self.find(reference)) {
+                if let Some(instance) = reference.and_then(|reference| self.find(reference, &[])) {
                     entries.push(ProfileEntry { instance, weight: entry.value.weight, node: entry.node });
                 }
             }
@@ -41,19 +44,14 @@ impl Resolver<'_, '_> {
         self.refuse(filled(raw.cross_replica_syncer_plugin_ref.as_ref()), "a syncer");
 
         let reference = self.plugin_ref(raw.discovery.as_ref()?)?;
-        let value = self.find(reference)?;
+        let value = self.find(reference, &[])?;
         Some(Located { value, node: reference.node })
     }
 
-    /// A parser may be referenced by its type without being declared.
     pub(super) fn parsers(&mut self, raw: &RawRequestHandler) {
         for parser in &raw.parsers {
-            match self.plugin_ref(parser) {
-                Some(reference) if !self.names.contains(&reference.value) && catalog::is_known(&reference.value) => {
-                    self.error(reference.node, unavailable(&reference.value));
-                }
-                reference => self.refuse(reference, "a parser"),
-            }
+            let reference = self.plugin_ref(parser);
+            self.refuse(reference, "a parser");
         }
     }
 
@@ -61,14 +59,43 @@ impl Resolver<'_, '_> {
         self.required(section.value.plugin_ref.as_ref(), section.node, "pluginRef")
     }
 
-    fn find(&mut self, reference: &Located<String>) -> Option<usize> {
-        self.names.find(reference, self.document, self.diagnostics)
+    /// The instance that `reference` names; notes an error if there is none and that is not the fault of an
+    /// earlier error. `others` are names that could have been given too.
+    pub(super) fn find(&mut self, reference: &Located<String>, others: &[&str]) -> Option<usize> {
+        match self.names.find(&reference.value) {
+            Some(Declared::Instance(index)) => Some(index),
+            Some(Declared::Broken) => None,
+            None => {
+                self.note_unknown(reference, others);
+                None
+            }
+        }
+    }
+
+    /// Notes that no plugin has the name that is referenced.
+    pub(super) fn note_unknown(&mut self, reference: &Located<String>, others: &[&str]) {
+        if !self.names.is_complete() || self.diagnostics.is_full() {
+            return;
+        }
+        let name = reference.value.as_str();
+        let remark = Remark::new(format!("there is no plugin {name:?}"));
+        let remark = if self.registry.iter().any(|plugin_type| plugin_type.name() == name) {
+            remark.hint("declare it under plugins")
+        } else if catalog::is_known(name) {
+            unavailable(name)
+        } else {
+            match nearest(name, self.names.iter().chain(others.iter().copied())) {
+                Some(suggestion) => remark.suggest(suggestion),
+                None => remark,
+            }
+        };
+        self.error(reference.node, remark);
     }
 
     /// Notes that the referenced plugin is not `role`, which no plugin type is in this version.
     fn refuse(&mut self, reference: Option<&Located<String>>, role: &str) {
         let Some(reference) = reference else { return };
-        if let Some(index) = self.find(reference) {
+        if let Some(index) = self.find(reference, &[]) {
             self.error(reference.node, self.instances[index].is_not(role));
         }
     }

@@ -1,13 +1,20 @@
-use super::Resolver;
+use std::collections::BTreeSet;
+
+use sluice_flow::GlobalLimits;
+
+use super::flow_control::global_limits;
+use super::{Resolver, filled};
 use crate::diagnostics::Remark;
 use crate::document::{Document, Located};
 use crate::quantity::ByteSize;
-use crate::raw::{RawModelRewrite, RawObjective, RawSluice};
-use crate::settings::{ModelRewrite, Objective, Settings};
+use crate::raw::{RawFlowControl, RawModelRewrite, RawObjective, RawSluice};
+use crate::settings::{DryRun, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull};
+use crate::suggest::nearest;
 
 impl Resolver<'_, '_> {
-    /// The section `sluice`, with the checks that need more than one field.
-    pub(super) fn settings(&mut self, raw: RawSluice) -> Settings {
+    /// The section `sluice`, with the checks that need more than one field. `flow_control` is there if its
+    /// feature gate is on.
+    pub(super) fn settings(&mut self, raw: RawSluice, flow_control: Option<&RawFlowControl>) -> Settings {
         let RawSluice {
             objectives,
             model_rewrites,
@@ -30,15 +37,22 @@ impl Resolver<'_, '_> {
         {
             self.error(node, Remark::new("a limit of 0 would refuse every request").hint("write a size such as 64Mi"));
         }
+        if let Some(flow_control) = flow_control {
+            self.check_dry_run(&dry_run);
+            self.check_queue(&queue, flow_control);
+        }
+        self.check_trust(&trust);
+        let objectives = self.objectives(objectives);
+        let default_objective = self.default_objective(default_objective.as_ref(), &objectives);
         Settings {
-            objectives: self.objectives(objectives),
+            objectives,
             model_rewrites: model_rewrites.into_iter().map(|rewrite| self.model_rewrite(rewrite)).collect(),
-            default_objective: Some(default_objective).filter(|name| !name.is_empty()),
+            default_objective,
             unknown_objective,
             trust,
             header_only,
             bodies,
-            dry_run,
+            dry_run: dry_run.into_iter().map(|part| part.value).collect(),
             queue,
             eviction,
             refusals,
@@ -49,16 +63,65 @@ impl Resolver<'_, '_> {
         }
     }
 
+    fn check_dry_run(&mut self, parts: &[Located<DryRun>]) {
+        for part in parts.iter().filter(|part| part.value == DryRun::Eviction) {
+            self.warn(part.node, "has no effect: this version has no eviction yet");
+        }
+    }
+
+    fn check_queue(&mut self, queue: &Queue, flow_control: &RawFlowControl) {
+        if queue.when_full == WhenFull::Displace
+            && global_limits(flow_control) == GlobalLimits::default()
+            && !self.diagnostics.has_errors_in("flowControl")
+            && let Some(node) = self.document.descend(Document::ROOT, &["sluice", "queue", "whenFull"])
+        {
+            let remark = Remark::new("has no effect: requests are displaced for the sake of global limits only");
+            let remark = remark.hint("set flowControl.maxRequests or flowControl.maxBytes");
+            self.diagnostics.warn(self.document.key_place(node), remark);
+        }
+    }
+
     fn objectives(&mut self, raw: Vec<Located<RawObjective>>) -> Vec<Objective> {
         let mut objectives: Vec<Objective> = Vec::new();
+        let mut names = BTreeSet::new();
         for Located { value: RawObjective { name, priority }, node } in raw {
             let Some(name) = self.required(name.as_ref(), node, "name") else { continue };
-            if objectives.iter().any(|earlier| earlier.name == name.value) {
+            if !names.insert(name.value.clone()) {
                 self.error(name.node, format!("there is an objective {:?} already", name.value));
             }
             objectives.push(Objective { name: name.value.clone(), priority });
         }
         objectives
+    }
+
+    fn default_objective(&mut self, name: Option<&Located<String>>, objectives: &[Objective]) -> Option<String> {
+        let name = filled(name)?;
+        let mut names = objectives.iter().map(|objective| objective.name.as_str());
+        // One that could not be read may be the one.
+        if !names.clone().any(|known| known == name.value) && !self.diagnostics.has_errors_in("sluice.objectives") {
+            let remark = Remark::new(format!("there is no objective {:?}", name.value));
+            let remark = match nearest(&name.value, &mut names) {
+                Some(suggestion) => remark.suggest(suggestion),
+                None => remark.hint("define it under sluice.objectives"),
+            };
+            self.error(name.node, remark);
+        }
+        Some(name.value.clone())
+    }
+
+    fn check_trust(&mut self, trust: &Trust) {
+        let Trust { source, metadata_namespace } = trust;
+        let Some(node) = self.document.descend(Document::ROOT, &["sluice", "trust", "metadataNamespace"]) else {
+            return;
+        };
+        match source {
+            TrustSource::Metadata if metadata_namespace.is_empty() => self.error(node, "the namespace has no name"),
+            TrustSource::Metadata => {}
+            TrustSource::Headers => {
+                let message = "has no effect: only with source metadata is any metadata read";
+                self.diagnostics.warn(self.document.key_place(node), message);
+            }
+        }
     }
 
     fn model_rewrite(&mut self, raw: RawModelRewrite) -> ModelRewrite {

@@ -88,13 +88,13 @@ dataLayer:
 "), @r#"
     c.yaml:3:5: warning: plugins[0]: has no effect: nothing refers to the plugin "spread"
     c.yaml:7:20: schedulingProfiles[0].plugins[0].pluginRef: there is no plugin "spraed", did you mean "spread"?
-    c.yaml:8:20: schedulingProfiles[0].plugins[1].pluginRef: there is no plugin "queue-scorer"; declare it under plugins
+    c.yaml:8:20: schedulingProfiles[0].plugins[1].pluginRef: the plugin type "queue-scorer" is known but not available in this version; active-request-scorer prefers endpoints with fewer requests in flight
     c.yaml:9:20: schedulingProfiles[0].plugins[2].pluginRef: there is no plugin "nobody-knows-this"
     c.yaml:10:9: schedulingProfiles[0].plugins[3].pluginRef: the field "pluginRef" is missing
     c.yaml:12:26: dataLayer.discovery.pluginRef: there is no plugin "endpoints"
     c.yaml:13:32: dataLayer.crossReplicaSyncerPluginRef: there is no plugin "sync"
-    c.yaml:15:18: dataLayer.sources[0].pluginRef: there is no plugin "metrics-data-source"; declare it under plugins
-    c.yaml:16:32: dataLayer.sources[0].extractors[0].pluginRef: there is no plugin "core-metrics-extractor"; declare it under plugins
+    c.yaml:15:18: dataLayer.sources[0].pluginRef: the plugin type "metrics-data-source" is known but not available in this version
+    c.yaml:16:32: dataLayer.sources[0].extractors[0].pluginRef: the plugin type "core-metrics-extractor" is known but not available in this version
     c.yaml:17:7: dataLayer.sources[1].pluginRef: the field "pluginRef" is missing
     "#);
 }

@@ -10,13 +10,15 @@ use crate::support::diagnose_bytes;
 const SEED: &str = r#"
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
-featureGates: ["flowControl=false", haPopulateNonLeaderDatastore]
+featureGates: [flowControl, haPopulateNonLeaderDatastore]
 plugins:
   - &filter
     name: "filter-ä"
     type: test-filter
     parameters: {maxNumOfEndpoints: 3, labels: [a, 'b'], limit: {value: 0.5, strict: false}}
   - {<<: *filter, name: second}
+  - {name: gate, type: concurrency-detector, parameters: {number: 3}}
+  - {name: deadline, type: edf-ordering-policy}
   - type: test-discovery
     parameters:
       path: |
@@ -29,9 +31,12 @@ flowControl:
   maxBytes: 6Gi
   maxRequests: "20k"
   defaultRequestTTL: 1h2m3.5s
-  priorityBands: [{priority: -5, maxRequests: 1500m}]
+  saturationDetector: {pluginRef: gate}
+  priorityBands: [{priority: -5, maxRequests: 1500m, orderingPolicyRef: deadline}, {shed: true}]
+  defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy}
 sluice:
   objectives: [{name: a, priority: 1}]
+  defaultObjective: a
   limits: {bodyMemory: 0x10}
 "#;
 
@@ -135,13 +140,14 @@ proptest! {
     #[test]
     fn any_value_in_the_place_of_another_never_panics(
         path in prop::sample::select(vec![
-            "plugins", "featureGates", "schedulingProfiles", "dataLayer", "flowControl", "requestHandler", "sluice",
+            "plugins", "schedulingProfiles", "dataLayer", "flowControl", "requestHandler", "sluice",
             "parser", "saturationDetector", "kind", "apiVersion",
         ]),
         value in json(),
+        flow_control: bool,
     ) {
         let mut text = String::new();
-        write!(text, "{{{path:?}: {value}}}").unwrap();
+        write!(text, "{{featureGates: [flowControl={flow_control}], {path:?}: {value}}}").unwrap();
         diagnose_bytes(text.as_bytes());
     }
 }
@@ -156,6 +162,11 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
         "weight",
         "priority",
         "priorityBands",
+        "defaultPriorityBand",
+        "saturationDetector",
+        "orderingPolicyRef",
+        "defaultObjective",
+        "dryRun",
         "sources",
         "extractors",
         "discovery",
@@ -172,8 +183,15 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
         any::<i64>().prop_map(Into::into),
         any::<f64>().prop_map(Into::into),
         ".{0,8}".prop_map(Into::into),
-        prop::sample::select(vec!["test-filter", "test-scorer", "test-picker", "test-handler", "queue-scorer"])
-            .prop_map(Into::into),
+        prop::sample::select(vec![
+            "test-filter",
+            "test-scorer",
+            "test-picker",
+            "test-handler",
+            "queue-scorer",
+            "edf-ordering-policy"
+        ])
+        .prop_map(Into::into),
     ];
     leaf.prop_recursive(5, 40, 6, move |inner| {
         prop_oneof![

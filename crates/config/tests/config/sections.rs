@@ -60,9 +60,9 @@ fn gates_that_change_nothing_yet() {
     c.yaml:1:16: warning: featureGates[0]: has no effect in this version, which does not read the cluster yet
     ok
     ");
-    assert_snapshot!(diagnose("featureGates: [flowControl]"), @"c.yaml:1:16: featureGates[0]: this version has no flow control yet; remove the gate to run without");
     // The last one counts.
     assert_snapshot!(diagnose("featureGates: [flowControl, flowControl=false]"), @"ok");
+    assert_snapshot!(diagnose("featureGates: [haPopulateNonLeaderDatastore=false, haPopulateNonLeaderDatastore]"), @"ok");
 }
 
 #[test]
@@ -72,7 +72,7 @@ saturationDetector: {pluginRef: utilization-detector}
 parser: {pluginRef: openai-parser}
 "), @r#"
     c.yaml:2:1: warning: saturationDetector: deprecated in favour of flowControl.saturationDetector
-    c.yaml:2:22: warning: saturationDetector.pluginRef: has no effect: this version has no flow control yet
+    c.yaml:2:33: warning: saturationDetector.pluginRef: has no effect: this version has no such detector yet; no request is refused for saturation unless a concurrency-detector is named
     c.yaml:3:1: warning: parser: deprecated in favour of requestHandler.parsers
     c.yaml:3:21: parser.pluginRef: the plugin type "openai-parser" is known but not available in this version; leave it out: this version reads OpenAI requests and passes on others
     "#);
@@ -83,19 +83,10 @@ flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
 requestHandler: {parsers: [{pluginRef: anthropic-parser}]}
 "), @r#"
     c.yaml:2:1: warning: saturationDetector: deprecated in favour of flowControl.saturationDetector; ignored, because that is set too
-    c.yaml:2:22: warning: saturationDetector.pluginRef: has no effect: this version has no flow control yet
     c.yaml:3:1: warning: parser: deprecated in favour of requestHandler.parsers; ignored, because that is set too
-    c.yaml:4:15: warning: flowControl.saturationDetector: has no effect: this version has no flow control yet
+    c.yaml:4:47: flowControl.saturationDetector.pluginRef: there is no plugin "concurrency-detector"; declare it under plugins
     c.yaml:5:40: requestHandler.parsers[0].pluginRef: the plugin type "anthropic-parser" is known but not available in this version
     "#);
-}
-
-#[test]
-fn bands_have_different_priorities() {
-    assert_snapshot!(diagnose("flowControl: {priorityBands: [{priority: 1}, {priority: 2}, {priority: 1}]}"), @"
-    c.yaml:1:15: warning: flowControl.priorityBands: has no effect: this version has no flow control yet
-    c.yaml:1:72: flowControl.priorityBands[2].priority: there is a band for priority 1 already
-    ");
 }
 
 #[test]
@@ -122,14 +113,13 @@ sluice:
     c.yaml:3:3: warning: dataLayer.injectDefaults: has no effect: this version has no metrics scraping yet
     c.yaml:4:19: warning: dataLayer.peerDiscovery.pluginRef: has no effect: this version has no peer discovery yet
     c.yaml:5:3: warning: dataLayer.crossReplicaSyncInterval: has no effect: this version has no synchronisation between replicas yet
-    c.yaml:7:3: warning: flowControl.maxBytes: has no effect: this version has no flow control yet
-    c.yaml:8:3: warning: flowControl.maxRequests: has no effect: this version has no flow control yet
-    c.yaml:9:3: warning: flowControl.defaultRequestTTL: has no effect: this version has no flow control yet
-    c.yaml:10:3: warning: flowControl.enableEviction: has no effect: this version has no flow control yet
-    c.yaml:11:3: warning: flowControl.defaultPriorityBand: has no effect: this version has no flow control yet
-    c.yaml:12:3: warning: flowControl.priorityBands: has no effect: this version has no flow control yet
-    c.yaml:14:3: warning: sluice.objectives: has no effect: this version has no request priorities yet
-    c.yaml:15:11: warning: sluice.queue.whenFull: has no effect: this version has no flow control yet
+    c.yaml:7:3: warning: flowControl.maxBytes: has no effect without the feature gate flowControl
+    c.yaml:8:3: warning: flowControl.maxRequests: has no effect without the feature gate flowControl
+    c.yaml:9:3: warning: flowControl.defaultRequestTTL: has no effect without the feature gate flowControl
+    c.yaml:10:3: warning: flowControl.enableEviction: has no effect without the feature gate flowControl
+    c.yaml:11:3: warning: flowControl.defaultPriorityBand: has no effect without the feature gate flowControl
+    c.yaml:12:3: warning: flowControl.priorityBands: has no effect without the feature gate flowControl
+    c.yaml:15:11: warning: sluice.queue.whenFull: has no effect without the feature gate flowControl
     c.yaml:16:3: warning: sluice.eviction: has no effect: this version has no eviction yet
     ok
     ");
@@ -183,4 +173,38 @@ sluice:
     c.yaml:17:19: sluice.drain.queued: unknown value "handover", did you mean "hand-over"?
     c.yaml:18:25: sluice.metrics.maxTenants: expected a whole number from 0 to 4294967295, found the number -1
     "#);
+}
+
+#[test]
+fn the_default_objective_is_one_of_the_objectives() {
+    assert_snapshot!(diagnose("sluice: {objectives: [{name: premium, priority: 2}], defaultObjective: premium}"), @"ok");
+    assert_snapshot!(diagnose("sluice: {objectives: [{name: premium, priority: 2}], defaultObjective: premum}"), @r#"c.yaml:1:72: sluice.defaultObjective: there is no objective "premum", did you mean "premium"?"#);
+    assert_snapshot!(diagnose("sluice: {defaultObjective: premium}"), @r#"c.yaml:1:28: sluice.defaultObjective: there is no objective "premium"; define it under sluice.objectives"#);
+    assert_snapshot!(diagnose("sluice: {defaultObjective: ''}"), @"ok");
+    // It may be the one that could not be read.
+    assert_snapshot!(diagnose("sluice: {objectives: [{nam: premium}], defaultObjective: premium}"), @r#"
+    c.yaml:1:23: sluice.objectives[0].name: the field "name" is missing
+    c.yaml:1:24: sluice.objectives[0].nam: unknown field "nam", did you mean "name"?
+    "#);
+}
+
+#[test]
+fn priorities_have_the_range_of_32_bits() {
+    let objectives = |priorities: &str| format!("sluice: {{objectives: [{priorities}]}}");
+    assert_snapshot!(diagnose(&objectives("{name: a, priority: 2147483647}, {name: b, priority: -2147483648}")), @"ok");
+    assert_snapshot!(diagnose(&objectives("{name: a, priority: 2147483648}, {name: b, priority: 1.5}, {name: c, priority: '1'}")), @r#"
+    c.yaml:1:43: sluice.objectives[0].priority: expected a whole number from -2147483648 to 2147483647, found the number 2147483648
+    c.yaml:1:76: sluice.objectives[1].priority: expected a whole number from -2147483648 to 2147483647, found the number 1.5
+    c.yaml:1:102: sluice.objectives[2].priority: expected a whole number from -2147483648 to 2147483647, found the string "1"; remove the quotes
+    "#);
+}
+
+#[test]
+fn metadata_is_read_from_a_namespace_with_a_name() {
+    assert_snapshot!(diagnose("sluice: {trust: {source: metadata, metadataNamespace: auth}}"), @"ok");
+    assert_snapshot!(diagnose("sluice: {trust: {source: metadata, metadataNamespace: ''}}"), @"c.yaml:1:55: sluice.trust.metadataNamespace: the namespace has no name");
+    assert_snapshot!(diagnose("sluice: {trust: {metadataNamespace: auth}}"), @"
+    c.yaml:1:18: warning: sluice.trust.metadataNamespace: has no effect: only with source metadata is any metadata read
+    ok
+    ");
 }

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use sluice_config::{Assembled, BuildContext, BuildError, Options, Plugin, PluginType, Roles, Source, Stability, load};
-use sluice_core::{Endpoint, Request};
+use sluice_core::{Endpoint, OutputEstimate, Request, TokenEstimate};
 use sluice_data::{Discovery, FileDiscovery};
+use sluice_flow::policy::{
+    Fairness, FairnessPolicy, OrderKey, OrderingFacts, OrderingPolicy, Saturation, SaturationDetector, UsageLimit,
+    UsageLimitPolicy,
+};
 use sluice_schedule::{Candidates, Filter, Next, Picker, ProfileHandler, ProfileResult, Rng, Scorer};
 use smallvec::SmallVec;
 
@@ -18,6 +22,13 @@ pub(crate) const REGISTRY: &[PluginType] = &[
     PluginType::of::<SingleProfileHandler>(),
     PluginType::of::<TestHandler>(),
     PluginType::of::<TestDiscovery>(),
+    PluginType::of::<FirstCome>(),
+    PluginType::of::<Deadline>(),
+    PluginType::of::<RoundRobin>(),
+    PluginType::of::<GlobalStrict>(),
+    PluginType::of::<Limit>(),
+    PluginType::of::<Detector>(),
+    PluginType::of::<Tokens>(),
 ];
 
 /// The configuration in `text`, which must be valid.
@@ -49,12 +60,12 @@ pub(crate) fn diagnose_bytes(text: &[u8]) -> String {
 pub(crate) struct TestParams {
     max_num_of_endpoints: u16,
     labels: Vec<String>,
-    limit: Limit,
+    limit: LimitParams,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-struct Limit {
+struct LimitParams {
     value: f64,
     strict: bool,
 }
@@ -199,5 +210,118 @@ impl Plugin for TestDiscovery {
     fn build(params: TestDiscoveryParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let TestDiscoveryParams { path, watch } = params;
         Ok(Roles::discovery(Discovery::File(FileDiscovery { path: path.into(), watch })))
+    }
+}
+
+macro_rules! ordering {
+    ($name:ident, $plugin_type:literal) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::Beta;
+            type Params = NoParams;
+
+            fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                Ok(Roles::ordering(Self))
+            }
+        }
+
+        impl OrderingPolicy for $name {
+            fn key(&self, _facts: &OrderingFacts) -> OrderKey {
+                OrderKey(0)
+            }
+        }
+    };
+}
+
+ordering!(FirstCome, "fcfs-ordering-policy");
+ordering!(Deadline, "edf-ordering-policy");
+
+macro_rules! fairness {
+    ($name:ident, $plugin_type:literal) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::Beta;
+            type Params = NoParams;
+
+            fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                Ok(Roles::fairness(Self))
+            }
+        }
+
+        impl FairnessPolicy for $name {
+            fn new_band(&self) -> Box<dyn Fairness> {
+                panic!("no configuration starts an engine")
+            }
+        }
+    };
+}
+
+fairness!(RoundRobin, "round-robin-fairness-policy");
+fairness!(GlobalStrict, "global-strict-fairness-policy");
+
+/// A plugin of flow control that can be told apart by a number.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Number {
+    number: u64,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "shown by tests")]
+pub(crate) struct Limit(u64);
+
+impl Plugin for Limit {
+    const TYPE: &'static str = "static-usage-limit-policy";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = Number;
+
+    fn build(params: Number, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::usage_limit(Self(params.number)))
+    }
+}
+
+impl UsageLimitPolicy for Limit {
+    fn new_state(&self) -> Box<dyn UsageLimit> {
+        panic!("no configuration starts an engine")
+    }
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "shown by tests")]
+pub(crate) struct Detector(u64);
+
+impl Plugin for Detector {
+    const TYPE: &'static str = "concurrency-detector";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = Number;
+
+    fn build(params: Number, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::detector(Self(params.number)))
+    }
+}
+
+impl SaturationDetector for Detector {
+    fn new_state(&self) -> Box<dyn Saturation> {
+        panic!("no configuration starts an engine")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Tokens;
+
+impl Plugin for Tokens {
+    const TYPE: &'static str = "inflight-load-producer";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = Number;
+
+    fn build(params: Number, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let output = OutputEstimate { ratio: 1.0, max: Some(params.number) };
+        Ok(Roles::token_estimate(TokenEstimate { output: Some(output) }))
     }
 }

@@ -1,0 +1,186 @@
+//! Builds the plugins and puts together what they fill.
+
+mod flow_control;
+mod scheduling;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_core::TokenEstimate;
+use sluice_data::Discovery;
+use sluice_flow::policy::SaturationDetector;
+use sluice_schedule::{Profile, Scheduler};
+
+use crate::FlowControl;
+use crate::diagnostics::{Diagnostics, Remark};
+use crate::document::{Document, Located, NodeId};
+use crate::plugin::{PluginType, Roles, Stability};
+use crate::resolve::{Instance, Resolved, ResolvedAdmission};
+
+/// What the plugins of a configuration amount to.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) discovery: Option<Discovery>,
+    pub(crate) flow_control: Option<FlowControl>,
+    pub(crate) legacy_detector: Option<Arc<dyn SaturationDetector>>,
+    pub(crate) token_estimate: TokenEstimate,
+}
+
+/// Builds every declared plugin and puts together what they fill. What is left out is filled in, always by
+/// the order of declaration:
+///
+/// * no profile: one called `default` of every declared filter, scorer and picker
+/// * a profile without a picker: the first declared picker, else `max-score-picker`
+/// * one profile and no handler: `single-profile-handler`
+/// * a policy of flow control: the declared plugin that has the name of the default type, else that type
+///
+/// Without a result there is an error in `diagnostics`.
+pub(crate) fn assemble(
+    resolved: &Resolved<'_>,
+    document: &Document,
+    registry: &[PluginType],
+    allow_experimental: bool,
+    diagnostics: &mut Diagnostics,
+) -> Option<Parts> {
+    let plugins = resolved
+        .instances
+        .iter()
+        .map(|instance| build(instance, document, allow_experimental, diagnostics))
+        .collect::<Vec<_>>();
+    let mut assembler = Assembler {
+        document,
+        registry,
+        instances: &resolved.instances,
+        admission: &resolved.admission,
+        used: vec![false; plugins.len()],
+        all_usable: resolved.all_usable && plugins.iter().all(Option::is_some),
+        roles: plugins,
+        injected: BTreeMap::new(),
+        diagnostics,
+    };
+    let discovery = resolved.discovery.and_then(|reference| assembler.discovery(reference));
+    let default = [assembler.default_profile()];
+    let wanted = if resolved.profiles.is_empty() { &default } else { resolved.profiles.as_slice() };
+    let profiles: Vec<Profile> = wanted.iter().filter_map(|profile| assembler.profile(profile)).collect();
+    let handler = assembler.handler(wanted);
+    let admission = match &resolved.admission {
+        ResolvedAdmission::FlowControl(flow_control) => {
+            assembler.flow_control(flow_control, &resolved.settings).map(|flow_control| (Some(flow_control), None))
+        }
+        ResolvedAdmission::Legacy(None) => Some((None, None)),
+        ResolvedAdmission::Legacy(Some(detector)) => {
+            assembler.detector(*detector).map(|detector| (None, Some(detector)))
+        }
+    };
+    let token_estimate = assembler.token_estimate();
+    assembler.warn_of_unused();
+    if assembler.diagnostics.has_errors() {
+        return None;
+    }
+    let (flow_control, legacy_detector) = admission?;
+    match Scheduler::new(handler?, profiles) {
+        Ok(scheduler) => Some(Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate }),
+        Err(error) => {
+            assembler.error(Document::ROOT, error.to_string());
+            None
+        }
+    }
+}
+
+fn build(
+    instance: &Instance<'_>,
+    document: &Document,
+    allow_experimental: bool,
+    diagnostics: &mut Diagnostics,
+) -> Option<Roles> {
+    let Instance { name: _, plugin_type, node } = instance;
+    if plugin_type.stability() == Stability::Alpha && !allow_experimental {
+        let remark = Remark::new(format!("the plugin type {:?} is experimental", plugin_type.name()));
+        let at = document.child(*node, "type").unwrap_or(*node);
+        diagnostics.error(document.place(at), remark.hint("start with --allow-experimental-plugins to use it"));
+        return None;
+    }
+    plugin_type.build(document, *node, diagnostics)
+}
+
+struct Assembler<'a, 'r> {
+    document: &'a Document,
+    registry: &'r [PluginType],
+    instances: &'a [Instance<'r>],
+    admission: &'a ResolvedAdmission,
+    /// By instance; none for one that could not be built.
+    roles: Vec<Option<Roles>>,
+    /// By instance: something refers to it.
+    used: Vec<bool>,
+    /// Nothing is missing but what the configuration does not name.
+    all_usable: bool,
+    /// Plugins that the configuration does not mention, by type; none for one that could not be built.
+    injected: BTreeMap<&'static str, Option<Roles>>,
+    diagnostics: &'a mut Diagnostics,
+}
+
+impl Assembler<'_, '_> {
+    fn error(&mut self, node: NodeId, remark: impl Into<Remark>) {
+        self.diagnostics.error(self.document.place(node), remark);
+    }
+
+    fn warn(&mut self, node: NodeId, remark: impl Into<Remark>) {
+        self.diagnostics.warn(self.document.place(node), remark);
+    }
+
+    /// The indices of the instances with a certain role, in the order of declaration.
+    fn having(&self, role: impl Fn(&Roles) -> bool) -> Vec<usize> {
+        let has_role = |roles: &Option<Roles>| roles.as_ref().is_some_and(&role);
+        self.roles.iter().enumerate().filter(|(_, roles)| has_role(roles)).map(|(index, _)| index).collect()
+    }
+
+    fn discovery(&mut self, reference: Located<usize>) -> Option<Discovery> {
+        self.role(reference, "an endpoint discovery", |roles| roles.discovery.clone())
+    }
+
+    /// What the referenced plugin is as `role`; notes an error if it is none.
+    fn role<T>(&mut self, reference: Located<usize>, role: &str, of: impl Fn(&Roles) -> Option<T>) -> Option<T> {
+        let found = of(self.roles[reference.value].as_ref()?);
+        self.used[reference.value] = true;
+        if found.is_none() {
+            self.error(reference.node, self.instances[reference.value].is_not(role));
+        }
+        found
+    }
+
+    /// The plugin of a type that the configuration does not mention, with its default parameters: always the
+    /// same one.
+    fn inject(&mut self, name: &'static str) -> Option<Roles> {
+        if let Some(injected) = self.injected.get(name) {
+            return injected.clone();
+        }
+        let roles = match self.registry.iter().find(|plugin_type| plugin_type.name() == name) {
+            Some(plugin_type) => plugin_type.build(&Document::empty(), Document::ROOT, self.diagnostics),
+            None => {
+                let message = format!("the plugin type {name:?}, which is needed here, is not available");
+                self.error(Document::ROOT, message);
+                None
+            }
+        };
+        self.injected.insert(name, roles.clone());
+        roles
+    }
+
+    fn warn_of_unused(&mut self) {
+        let by_reference =
+            |roles: &Roles| roles.has_profile_role() || roles.discovery.is_some() || roles.detector.is_some();
+        let gate_is_off = matches!(self.admission, ResolvedAdmission::Legacy(_));
+        for index in self.having(|roles| by_reference(roles) || roles.has_policy_role()) {
+            if self.used[index] {
+                continue;
+            }
+            let Instance { name, node, .. } = &self.instances[index];
+            if gate_is_off && !self.roles[index].as_ref().is_some_and(by_reference) {
+                self.warn(*node, "has no effect without the feature gate flowControl");
+            } else {
+                self.warn(*node, format!("has no effect: nothing refers to the plugin {name:?}"));
+            }
+        }
+    }
+}
