@@ -4,6 +4,7 @@
 mod active_request_scorer;
 mod file_discovery;
 pub mod flow;
+mod inflight_load_producer;
 mod max_endpoints;
 mod max_score_picker;
 mod random_picker;
@@ -15,6 +16,7 @@ use sluice_config::PluginType;
 
 use crate::active_request_scorer::ActiveRequestScorer;
 use crate::file_discovery::FileDiscoveryPlugin;
+use crate::inflight_load_producer::InflightLoadProducer;
 use crate::max_score_picker::MaxScorePicker;
 use crate::random_picker::RandomPicker;
 use crate::single_profile_handler::SingleProfileHandler;
@@ -26,6 +28,8 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<MaxScorePicker>(),
     PluginType::of::<RandomPicker>(),
     PluginType::of::<SingleProfileHandler>(),
+    // request control
+    PluginType::of::<InflightLoadProducer>(),
     // endpoints
     PluginType::of::<FileDiscoveryPlugin>(),
 ];
