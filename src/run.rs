@@ -8,11 +8,11 @@ use prometheus::Registry;
 use rand::TryRng as _;
 use sluice_config::settings::{RefusalBody, TrustSource, UnknownObjective};
 use sluice_config::{Assembled, Options, Settings, Severity, Source};
-use sluice_core::{Priority, SystemClock, Tasks};
+use sluice_core::{Priority, SystemClock, Tasks, TokenEstimate};
 use sluice_data::{Discovery, EndpointTable};
 use sluice_extproc::{Metrics, RefusalStyle, Service, ServiceSettings};
 use sluice_plugins::BUILTIN;
-use sluice_router::{Identities, IdentityRules, Router};
+use sluice_router::{Gatekeeper, Identities, IdentityRules, Router, RouterParts};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::flags::{CommandLine, ConfigSource, Flags};
@@ -86,7 +86,15 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
     let registry = Registry::new();
     let metrics = Metrics::register(&registry, settings.metrics.legacy_names).context("registering metrics")?;
     let identities = identities(&settings);
-    let router = Router::new(table, scheduler, identities, seed()?, !flags.disable_endpoint_subset_filter);
+    let router = Router::new(RouterParts {
+        table,
+        scheduler,
+        identities,
+        gatekeeper: Gatekeeper::Open,
+        estimate: TokenEstimate::default(),
+        seed: seed()?,
+        heed_subset: !flags.disable_endpoint_subset_filter,
+    });
     let max_request_body = settings.limits.max_request_body.0;
     let refusal_style = match settings.refusals.body {
         RefusalBody::Api => RefusalStyle::Api,

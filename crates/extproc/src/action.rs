@@ -12,6 +12,8 @@ pub(crate) enum Action {
     /// Forget the routing under way: the request is dead.
     StopRouting,
     Reply(Reply),
+    /// So many bytes of the response go to the client.
+    Sending(u64),
     /// The request is over: release what it holds and count it.
     End(Ending),
     /// End the stream.

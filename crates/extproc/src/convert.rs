@@ -167,7 +167,10 @@ fn immediate(reply: ImmediateReply) -> ImmediateResponse {
     ImmediateResponse {
         status: Some(HttpStatus { code: i32::from(status) }),
         headers: Some(HeaderMutation {
-            set_headers: headers.into_iter().map(|(key, value)| set_header(key, value.into())).collect(),
+            set_headers: headers
+                .into_iter()
+                .map(|(key, value)| set_header(key, value.into_owned().into_bytes()))
+                .collect(),
             remove_headers: Vec::new(),
         }),
         body: body.into_bytes(),

@@ -1,5 +1,7 @@
 //! What a refused client sees: status, reason and body. Made here and nowhere else.
 
+use std::borrow::Cow;
+
 use serde_json::json;
 use sluice_core::{Api, DropReason};
 use sluice_payload::ParseError;
@@ -21,6 +23,8 @@ pub(crate) struct Refusal {
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) reason: Option<DropReason>,
+    /// Seconds after which trying again makes sense.
+    pub(crate) retry_after: Option<u64>,
 }
 
 /// The kind of a refusal, under the name that metrics use.
@@ -80,13 +84,13 @@ impl Code {
 pub(crate) struct ImmediateReply {
     pub(crate) status: u16,
     pub(crate) grpc_status: tonic::Code,
-    pub(crate) headers: Vec<(&'static str, &'static str)>,
+    pub(crate) headers: Vec<(&'static str, Cow<'static, str>)>,
     pub(crate) body: String,
 }
 
 impl Refusal {
     fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), reason: None }
+        Self { code, message: message.into(), reason: None, retry_after: None }
     }
 
     pub(crate) fn model_missing() -> Self {
@@ -106,7 +110,7 @@ impl Refusal {
     }
 
     pub(crate) fn render(&self, style: RefusalStyle, api: Api) -> ImmediateReply {
-        let Self { code, message, reason } = self;
+        let Self { code, message, reason, retry_after } = self;
         let (content_type, body) = match (style, api) {
             (RefusalStyle::Api, Api::OpenAiChat | Api::OpenAiCompletions) => {
                 let code_name = reason.map_or_else(|| code.as_str(), DropReason::as_str);
@@ -117,8 +121,9 @@ impl Refusal {
                 ("text/plain", format!("inference error: {} - {message}", code.as_str()))
             }
         };
-        let mut headers = vec![("content-type", content_type)];
-        headers.extend(reason.map(|reason| ("x-llm-d-request-dropped-reason", reason.as_str())));
+        let mut headers = vec![("content-type", Cow::Borrowed(content_type))];
+        headers.extend(reason.map(|reason| ("x-llm-d-request-dropped-reason", Cow::Borrowed(reason.as_str()))));
+        headers.extend(retry_after.map(|seconds| ("retry-after", Cow::Owned(seconds.to_string()))));
         ImmediateReply { status: code.http_status(), grpc_status: code.grpc_status(), headers, body }
     }
 }
@@ -131,6 +136,10 @@ impl From<ParseError> for Refusal {
 
 impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
+        let retry_after = match rejection {
+            Rejection::NotAdmitted { retry_after, .. } => retry_after,
+            _ => None,
+        };
         let (code, reason) = match rejection {
             Rejection::UnknownObjective { .. } => (Code::BadRequest, None),
             Rejection::Shed => (Code::ResourceExhausted, None),
@@ -143,7 +152,7 @@ impl From<Rejection> for Refusal {
             Rejection::NoneAvailable => (Code::ResourceExhausted, Some(DropReason::RejectedSaturated)),
             Rejection::Scheduling(_) => (Code::Internal, None),
         };
-        Self { code, message: rejection.to_string(), reason }
+        Self { code, message: rejection.to_string(), reason, retry_after }
     }
 }
 
@@ -158,7 +167,7 @@ mod tests {
         assert_eq!(reply.grpc_status, tonic::Code::Unavailable);
         let headers =
             [("content-type", "application/json"), ("x-llm-d-request-dropped-reason", "rejected-no-endpoints")];
-        assert_eq!(reply.headers, headers);
+        assert_eq!(reply.headers, headers.map(|(name, value)| (name, value.into())));
         let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
         assert_eq!(body["error"]["code"], "rejected-no-endpoints");
         assert_eq!(body["error"]["message"], "failed to find endpoint candidates for serving the request");
@@ -170,7 +179,7 @@ mod tests {
             let reply = Refusal::model_missing().render(style, api);
             assert_eq!(reply.status, 400);
             assert_eq!(reply.body, "inference error: BadRequest - model not found in request body");
-            assert_eq!(reply.headers, [("content-type", "text/plain")]);
+            assert_eq!(reply.headers, [("content-type", "text/plain".into())]);
         }
     }
 

@@ -10,6 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
     ExternalProcessor, ExternalProcessorServer,
@@ -18,9 +19,8 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, Processin
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use sluice_core::{Clock, TerminationCause};
-use sluice_data::InFlight;
-use sluice_router::{Identity, Intent, Rejection, Routed, Router};
+use sluice_core::{Clock, TerminationCause, Time, TokenUsage};
+use sluice_router::{Identity, InFlight, Intent, Rejection, Routed, Router};
 use tonic::{Response, Status, Streaming};
 
 use crate::action::{Action, Close, Ending, Outcome};
@@ -29,7 +29,7 @@ use crate::message::{Inbound, InboundEnd, Message};
 use crate::metrics::{Labels, Metrics, Running};
 use crate::reject::RefusalStyle;
 use crate::reply::Reply;
-use crate::session::{Session, SessionSettings};
+use crate::session::{Session, SessionSettings, is_uncounted};
 
 /// What the service is told at start.
 #[derive(Clone, Debug)]
@@ -106,7 +106,9 @@ impl ExternalProcessor for Service {
         &self,
         request: tonic::Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<ReplyStream>, Status> {
-        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), request.into_inner()));
+        let timeout = request.metadata().get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
+        let deadline = timeout.map(|timeout| self.0.clock.now().saturating_add(timeout));
+        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), request.into_inner(), deadline));
         let Some(first) = driver.next_reply().await.transpose()? else {
             return Ok(Response::new(Box::pin(stream::empty())));
         };
@@ -118,12 +120,30 @@ impl ExternalProcessor for Service {
     }
 }
 
+/// The gRPC header `grpc-timeout`: at most eight digits and a unit.
+fn grpc_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    let digits = std::str::from_utf8(digits).ok().filter(|digits| (1..=8).contains(&digits.len()))?;
+    let number: u64 = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
+    match unit {
+        b'H' => Some(Duration::from_secs(number * 3_600)),
+        b'M' => Some(Duration::from_secs(number * 60)),
+        b'S' => Some(Duration::from_secs(number)),
+        b'm' => Some(Duration::from_millis(number)),
+        b'u' => Some(Duration::from_micros(number)),
+        b'n' => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
 type Routing = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
 
 /// One stream: its session and everything the request holds.
 struct Driver {
     shared: Arc<Shared>,
     inbound: Streaming<ProcessingRequest>,
+    /// When the proxy gives the stream up.
+    deadline: Option<Time>,
     session: Session,
     /// Scratch for what one step of the session asks for.
     actions: Vec<Action>,
@@ -151,12 +171,13 @@ enum Event {
 }
 
 impl Driver {
-    fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>) -> Self {
+    fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>, deadline: Option<Time>) -> Self {
         let session = Session::new(shared.session_settings);
         shared.open_streams.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
             inbound,
+            deadline,
             session,
             actions: Vec::new(),
             outbox: VecDeque::new(),
@@ -176,7 +197,7 @@ impl Driver {
         match AssertUnwindSafe(self.advance()).catch_unwind().await {
             Ok(reply) => reply,
             Err(_panic) => {
-                self.end(Outcome::Terminated { cause: TerminationCause::Error, status: None });
+                self.end(Outcome::Terminated { cause: TerminationCause::Error, status: None }, TokenUsage::default());
                 self.outbox.clear();
                 self.close = Some(Close::Finished);
                 Some(Err(Status::internal("the picker failed on this request")))
@@ -217,10 +238,12 @@ impl Driver {
 
     /// With the request headers it is known who the request is from, and sometimes that it need not go on.
     fn identify(&mut self, inbound: &mut Inbound) {
-        let Inbound { message: Message::RequestHeaders { headers, .. }, vouched, refusal, .. } = inbound else {
+        let Inbound { message: Message::RequestHeaders { headers, end_of_stream }, vouched, refusal, .. } = inbound
+        else {
             return;
         };
-        match self.shared.router.identify(headers, vouched.as_ref()) {
+        let counted = !is_uncounted(headers, *end_of_stream);
+        match self.shared.router.identify(headers, vouched.as_ref(), counted) {
             Ok(identity) => {
                 self.labels = self.shared.metrics.labels(&identity);
                 self.identity = Some(identity);
@@ -259,9 +282,14 @@ impl Driver {
                 Action::Route(intent) => self.start_routing(intent),
                 Action::StopRouting => self.routing = None,
                 Action::Reply(reply) => self.outbox.push_back(reply),
+                Action::Sending(bytes) => {
+                    if let Some(in_flight) = &mut self.in_flight {
+                        in_flight.sending(bytes);
+                    }
+                }
                 Action::End(Ending { outcome, usage }) => {
                     tracing::debug!(?outcome, ?usage, "request ended");
-                    self.end(outcome);
+                    self.end(outcome, usage);
                 }
                 Action::Close(close) => self.close = Some(close),
             }
@@ -272,18 +300,25 @@ impl Driver {
     fn start_routing(&mut self, intent: Intent) {
         let Some(identity) = self.identity.take() else { return };
         self.shared.metrics.name_model(&mut self.labels, &intent.request);
+        let intent = Intent { deadline: self.deadline, ..intent };
         let router = Arc::clone(&self.shared.router);
         self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
     }
 
     /// Releases what the request holds, and counts it if it failed.
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: Outcome, usage: TokenUsage) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
         self.routing = None;
-        self.in_flight = None;
         self.running = None;
+        if let Some(in_flight) = self.in_flight.take() {
+            let cause = match outcome {
+                Outcome::Terminated { cause, .. } => cause,
+                Outcome::Refused(_) => TerminationCause::Error,
+            };
+            in_flight.finish(cause, usage);
+        }
         let error_code = match outcome {
             Outcome::Refused(code) => Some(code.as_str()),
             Outcome::Terminated { status: Some(400..), .. } => Some("ModelServerError"),
@@ -299,7 +334,7 @@ impl Driver {
 /// The stream may be dropped at any time: the client left, or the process shuts down.
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.end(Outcome::Terminated { cause: TerminationCause::ClientDisconnect, status: None });
+        self.end(Outcome::Terminated { cause: TerminationCause::ClientDisconnect, status: None }, self.session.usage());
         self.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }

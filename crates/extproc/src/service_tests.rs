@@ -1,14 +1,13 @@
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_client::ExternalProcessorClient;
 use envoy_types::pb::envoy::service::ext_proc::v3::{HttpBody, HttpHeaders, processing_request, processing_response};
 use futures_util::stream::BoxStream;
 use prometheus::Registry;
-use sluice_core::{Endpoint, EndpointId, EndpointUid, Request, SystemClock};
+use sluice_core::{Endpoint, EndpointId, EndpointUid, Request, SystemClock, TokenEstimate};
 use sluice_data::{EndpointSpec, EndpointTable};
-use sluice_router::Identities;
+use sluice_router::{Gatekeeper, Identities, RouterParts};
 use sluice_schedule::{Candidates, Filter, Next, Picker, Profile, ProfileHandler, ProfileResult, Scheduler};
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
@@ -75,7 +74,7 @@ impl Picking {
         let profile =
             Profile { name: "main".into(), filters: vec![Arc::new(Touchy)], scorers: vec![], picker: Arc::new(First) };
         let scheduler = Scheduler::new(Arc::new(First), vec![profile]).unwrap();
-        let router = Arc::new(Router::new(table, scheduler, Identities::default(), 1, true));
+        let router = Arc::new(router(table, scheduler));
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, false).unwrap();
         let settings = ServiceSettings {
@@ -244,9 +243,8 @@ async fn a_refused_request_ends_cleanly_after_the_refusal() {
 #[test]
 fn made_ids_are_uuids_and_differ() {
     let scheduler = Scheduler::new(Arc::new(First), vec![test_profile()]).unwrap();
-    let router = |table| Router::new(table, scheduler, Identities::default(), 1, true);
     let service = Service::new(
-        Arc::new(router(Arc::default())),
+        Arc::new(router(Arc::default(), scheduler)),
         Arc::new(SystemClock::start()),
         Metrics::register(&Registry::new(), false).unwrap(),
         ServiceSettings {
@@ -268,4 +266,36 @@ fn made_ids_are_uuids_and_differ() {
 
 fn test_profile() -> Profile {
     Profile { name: "main".into(), filters: vec![], scorers: vec![], picker: Arc::new(First) }
+}
+
+fn router(table: Arc<EndpointTable>, scheduler: Scheduler) -> Router {
+    Router::new(RouterParts {
+        table,
+        scheduler,
+        identities: Identities::default(),
+        gatekeeper: Gatekeeper::Open,
+        estimate: TokenEstimate::default(),
+        seed: 1,
+        heed_subset: true,
+    })
+}
+
+#[test]
+fn a_grpc_timeout_has_at_most_eight_digits_and_a_unit() {
+    for (text, timeout) in [
+        ("1H", Some(Duration::from_secs(3_600))),
+        ("2M", Some(Duration::from_secs(120))),
+        ("99999999S", Some(Duration::from_secs(99_999_999))),
+        ("250m", Some(Duration::from_millis(250))),
+        ("3u", Some(Duration::from_micros(3))),
+        ("4n", Some(Duration::from_nanos(4))),
+        ("", None),
+        ("m", None),
+        ("5", None),
+        ("123456789S", None),
+        ("+5S", None),
+        ("5x", None),
+    ] {
+        assert_eq!(grpc_timeout(text.as_bytes()), timeout, "{text:?}");
+    }
 }

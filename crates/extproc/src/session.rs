@@ -140,6 +140,14 @@ impl Session {
         }
     }
 
+    /// The tokens reported so far.
+    pub(crate) const fn usage(&self) -> TokenUsage {
+        match &self.response {
+            ResponsePhase::Passing(scanner) => scanner.usage(),
+            ResponsePhase::Waiting | ResponsePhase::Complete => self.usage,
+        }
+    }
+
     /// The proxy's side of the stream has ended.
     pub(crate) fn on_inbound_end(&mut self, end: InboundEnd, actions: &mut Vec<Action>) {
         if self.closed {
@@ -270,7 +278,7 @@ impl Session {
             return;
         };
         let bytes = body.as_deref().unwrap_or_default();
-        let uncounted = body.is_none() && is_bodiless_method(&headers);
+        let uncounted = is_uncounted(&headers, body.is_none() && !trailers);
         let fields = if uncounted { Ok(Default::default()) } else { parse_request(self.api, bytes) };
         let fields = match fields {
             Ok(fields) => fields,
@@ -300,7 +308,12 @@ impl Session {
         let remove = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name)).collect();
         let mutation = RequestMutation { destination: String::new(), new_request_id, remove };
         self.request = RequestPhase::Routing { mutation, body, trailers };
-        actions.push(Action::Route(Intent { request: Arc::new(request), subset: self.subset.take(), uncounted }));
+        actions.push(Action::Route(Intent {
+            request: Arc::new(request),
+            subset: self.subset.take(),
+            uncounted,
+            deadline: None,
+        }));
     }
 
     fn on_response_headers(&mut self, headers: &Headers, end_of_stream: bool, actions: &mut Vec<Action>) {
@@ -332,6 +345,7 @@ impl Session {
             return;
         };
         scanner.push(&chunk);
+        actions.push(Action::Sending(chunk.len() as u64));
         reply_pieces(chunk, end_of_stream, Reply::ResponseBody, actions);
         if end_of_stream {
             self.complete(actions);
@@ -362,9 +376,7 @@ impl Session {
     }
 
     fn terminate(&mut self, cause: TerminationCause, actions: &mut Vec<Action>) {
-        if let ResponsePhase::Passing(scanner) = &self.response {
-            self.usage = scanner.usage();
-        }
+        self.usage = self.usage();
         self.end(Outcome::Terminated { cause, status: self.status }, actions);
     }
 
@@ -403,8 +415,9 @@ fn path_of(headers: &Headers) -> &str {
         .unwrap_or("/v1/completions")
 }
 
-fn is_bodiless_method(headers: &Headers) -> bool {
-    matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))
+/// Whether a request asks for none of the model's time: it is placed, but neither queued nor counted.
+pub(crate) fn is_uncounted(headers: &Headers, end_of_stream: bool) -> bool {
+    end_of_stream && matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))
 }
 
 #[cfg(test)]

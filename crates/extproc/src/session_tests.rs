@@ -18,6 +18,8 @@ struct Script {
     intents: Vec<Intent>,
     request_body: Vec<u8>,
     response_body: Vec<u8>,
+    /// Announced response bytes.
+    sent: u64,
     endings: Vec<Ending>,
     immediate: Option<crate::reject::ImmediateReply>,
     mutation: Option<RequestMutation>,
@@ -34,6 +36,7 @@ impl Script {
             intents: Vec::new(),
             request_body: Vec::new(),
             response_body: Vec::new(),
+            sent: 0,
             endings: Vec::new(),
             immediate: None,
             mutation: None,
@@ -106,6 +109,10 @@ impl Script {
                     "route".to_owned()
                 }
                 Action::StopRouting => "stop".to_owned(),
+                Action::Sending(bytes) => {
+                    self.sent += bytes;
+                    continue;
+                }
                 Action::Reply(Reply::RequestHeaders(mutation)) => {
                     self.mutation = Some(mutation);
                     "rh".to_owned()
@@ -295,7 +302,7 @@ fn rejections_become_immediate_replies() {
         script.chat().out();
         assert_eq!(script.rejected(rejection).out(), expected);
         let reply = script.immediate.unwrap();
-        assert!(reply.headers.contains(&("x-llm-d-request-dropped-reason", reason.as_str())));
+        assert!(reply.headers.contains(&("x-llm-d-request-dropped-reason", reason.as_str().into())));
     }
 }
 
@@ -489,6 +496,7 @@ proptest! {
 
         prop_assert_eq!(&script.request_body[..], CHAT.as_bytes());
         prop_assert_eq!(&script.response_body[..], RESPONSE.as_bytes());
+        prop_assert_eq!(script.sent, RESPONSE.len() as u64);
         prop_assert_eq!(script.intents.len(), 1);
         prop_assert_eq!(script.intents[0].request.model.as_deref(), Some("m"));
         prop_assert_eq!(script.endings.len(), 1);

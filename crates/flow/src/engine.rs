@@ -248,7 +248,9 @@ impl Engine {
         self.totals.entry(priority).or_default().count(outcome);
     }
 
-    fn retry_after(&mut self, outcome: Outcome, priority: Priority) -> Option<u8> {
+    /// The base of `Retry-After` for a request of `priority` that ends with `outcome`: seconds, in `1..=15`. None
+    /// where a retry is no use.
+    pub fn retry_after(&mut self, outcome: Outcome, priority: Priority) -> Option<u8> {
         match outcome {
             Outcome::Dispatched | Outcome::EvictedContextCancelled => None,
             Outcome::RejectedCapacity

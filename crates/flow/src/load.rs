@@ -79,8 +79,8 @@ impl Stages {
         Self(self.0 | other.0)
     }
 
-    /// The partitions that work in these stages weighs on.
-    pub(crate) const fn partitions(self) -> Partitions {
+    /// The partitions that work in these stages weighs on: these, and the whole pool.
+    pub const fn partitions(self) -> Partitions {
         Partitions(self.0 | Partition::Pool.bit())
     }
 }

@@ -30,8 +30,9 @@ use std::fmt;
 use std::sync::Arc as StdArc;
 
 use sluice_core::{Clock, Criticality, Endpoint, Tasks};
-use sluice_flow::{Ask, Config, Engine, Outcome, Signal, Stats};
+use sluice_flow::{Ask, Config, Engine, Signal, Stats};
 
+pub(crate) use self::keys::members;
 pub use self::lease::{InFlight, NotParked, NotStarted, Permit, Target};
 pub use self::wait::{Admit, Rejection};
 
@@ -59,8 +60,11 @@ impl Admission {
     }
 
     /// Why a request would be refused whatever its body says. None does not promise admission.
-    pub fn refusal_by_headers(&self, ask: &Ask) -> Option<Outcome> {
-        self.shared.call(|engine, now| engine.refusal_by_headers(now, ask))
+    pub fn refusal_by_headers(&self, ask: &Ask) -> Option<Rejection> {
+        self.shared.call(|engine, now| {
+            let outcome = engine.refusal_by_headers(now, ask)?;
+            Some(Rejection { outcome, retry_after: engine.retry_after(outcome, ask.flow.priority) })
+        })
     }
 
     /// Puts `endpoints` in place of the present pool.

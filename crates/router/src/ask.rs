@@ -3,41 +3,47 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::{Endpoint, FlowKey, GoDuration, Headers, Request, Time, TokenEstimate};
+use sluice_core::{Endpoint, FlowKey, GoDuration, Headers, Request, Time};
 use sluice_data::Subset;
 use sluice_flow::{Ask, Eligibility, Stages, TtlHeader};
 
 use crate::Identity;
 
-/// The endpoints that a gateway's hint allows.
+/// The endpoints that a gateway's hint allows; without one, all.
 #[derive(Debug)]
-struct Hinted(Subset);
+pub(crate) struct Allowed(pub(crate) Option<Subset>);
 
-impl Eligibility for Hinted {
+impl Eligibility for Allowed {
     fn allows(&self, endpoint: &Endpoint) -> bool {
-        self.0.allows(endpoint)
+        self.0.as_ref().is_none_or(|subset| subset.allows(endpoint))
     }
 }
 
-/// `deadline` is the end of the stream that the request came on.
+/// What is known before the body: enough to tell whether the request would be refused whatever it says.
+pub(crate) fn ask_of_headers(identity: &Identity, bytes: u64) -> Ask {
+    let flow = FlowKey { tenant: Arc::clone(&identity.tenant), priority: identity.priority };
+    Ask { bytes, ..Ask::new(flow, Time::ZERO) }
+}
+
+/// `tokens` is what the request is taken for, `deadline` the end of the stream that it came on.
 pub(crate) fn ask(
     request: &Request,
     identity: &Identity,
     subset: Option<&Subset>,
-    estimate: TokenEstimate,
+    tokens: u64,
     deadline: Option<Time>,
 ) -> Ask {
     Ask {
         flow: FlowKey { tenant: Arc::clone(&identity.tenant), priority: identity.priority },
         bytes: request.body_bytes,
-        tokens: estimate.tokens(request.body_bytes, request.max_output_tokens),
+        tokens,
         received: request.received,
         ttl: ttl(&request.headers),
         ttft: ttft(&request.headers),
         stream_deadline: deadline,
         stages: Stages::DECODE,
         required: Stages::DECODE,
-        eligible: subset.map(|subset| Arc::new(Hinted(subset.clone())) as Arc<dyn Eligibility>),
+        eligible: subset.map(|subset| Arc::new(Allowed(Some(subset.clone()))) as Arc<dyn Eligibility>),
     }
 }
 

@@ -1,10 +1,17 @@
 //! The way of a request: which endpoints it may use, which one it gets, and the booking that makes it count.
 
 pub mod admission;
+mod ask;
+mod flow_metrics;
+mod gatekeeper;
 mod identity;
+mod in_flight;
 mod rejection;
 mod route;
 
+pub use flow_metrics::{FlowCollector, FlowState};
+pub use gatekeeper::{Gatekeeper, SheddingGate};
 pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Vouched};
+pub use in_flight::InFlight;
 pub use rejection::Rejection;
-pub use route::{Intent, Routed, Router};
+pub use route::{Intent, Routed, Router, RouterParts};

@@ -1,5 +1,7 @@
 use sluice_flow::Outcome;
-use sluice_schedule::ScheduleError;
+use sluice_schedule::{Rng, ScheduleError};
+
+use crate::admission;
 
 /// Why a request is not served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +17,7 @@ pub enum Rejection {
     NotAdmitted {
         outcome: Outcome,
         /// Seconds after which trying again makes sense; none where it never does.
-        retry_after: Option<u32>,
+        retry_after: Option<u64>,
     },
     /// The pool, or the part of it that the request may use, is empty.
     #[error("failed to find endpoint candidates for serving the request")]
@@ -28,6 +30,11 @@ pub enum Rejection {
 }
 
 impl Rejection {
+    pub(crate) fn not_admitted(dropped: admission::Rejection, rng: &mut Rng) -> Self {
+        let retry_after = dropped.retry_after(rng).map(|duration| duration.as_secs());
+        Self::NotAdmitted { outcome: dropped.outcome, retry_after }
+    }
+
     /// Keeps no more of a client's text than a log line should.
     pub(crate) fn unknown_objective(name: &str) -> Self {
         Self::UnknownObjective { name: name.chars().take(100).collect() }

@@ -3,11 +3,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::SeedableRng as _;
-use sluice_core::{Endpoint, Headers, Request};
-use sluice_data::{EndpointTable, InFlight, Permit, Subset};
-use sluice_schedule::{Candidates, Rng, ScheduleError, Scheduler};
+use sluice_core::{Endpoint, Headers, Request, Time, TokenEstimate};
+use sluice_data::{EndpointTable, Snapshot, Subset};
+use sluice_flow::{Eligibility, Stage, TokensAtFirstChunk};
+use sluice_schedule::{Candidates, Decision, Rng, ScheduleError, Scheduler};
+use smallvec::SmallVec;
 
-use crate::{Identities, Identity, Rejection, Vouched};
+use crate::admission::{Admit, NotParked, NotStarted, Permit, Target};
+use crate::ask::{Allowed, ask, ask_of_headers};
+use crate::gatekeeper::Gatekeeper;
+use crate::{Identities, Identity, InFlight, Rejection, Vouched};
 
 /// A request that wants an endpoint.
 #[derive(Clone, Debug)]
@@ -15,8 +20,10 @@ pub struct Intent {
     pub request: Arc<Request>,
     /// The endpoints the gateway allows; none: the whole pool.
     pub subset: Option<Subset>,
-    /// The request has no body and asks for none of the model's time: it is placed but not counted.
+    /// The request has no body and asks for none of the model's time: it is placed, but neither queued nor counted.
     pub uncounted: bool,
+    /// When the stream that it came on ends by itself.
+    pub deadline: Option<Time>,
 }
 
 /// A request that has got its endpoints.
@@ -24,8 +31,22 @@ pub struct Intent {
 pub struct Routed {
     /// `ip:port` of each, best first, joined by commas: the form gateways read.
     pub destination: String,
-    /// Counts the request on its endpoints until it is dropped.
+    /// Counts the request on its endpoints until it is finished or dropped.
     pub in_flight: Option<InFlight>,
+}
+
+/// What a router is made of.
+#[derive(Debug)]
+pub struct RouterParts {
+    pub table: Arc<EndpointTable>,
+    pub scheduler: Scheduler,
+    pub identities: Identities,
+    pub gatekeeper: Gatekeeper,
+    pub estimate: TokenEstimate,
+    /// Makes the random choices of a run repeatable.
+    pub seed: u64,
+    /// A request stays within the endpoints that the gateway allows it.
+    pub heed_subset: bool,
 }
 
 /// Places requests on the endpoints of one pool.
@@ -34,51 +55,166 @@ pub struct Router {
     table: Arc<EndpointTable>,
     scheduler: Scheduler,
     identities: Identities,
+    gatekeeper: Gatekeeper,
+    estimate: TokenEstimate,
     /// The seed of the next decision's generator.
     seed: AtomicU64,
     heed_subset: bool,
 }
 
+/// A request on its way through [`Router::route`].
+struct Passage<'a> {
+    request: &'a Arc<Request>,
+    identity: &'a Identity,
+    subset: Option<Subset>,
+    deadline: Option<Time>,
+    tokens: u64,
+    rng: Rng,
+}
+
 impl Router {
-    /// `seed` makes the random choices of a run repeatable. With `heed_subset` a request stays within the endpoints
-    /// that the gateway allows it.
-    pub const fn new(
-        table: Arc<EndpointTable>,
-        scheduler: Scheduler,
-        identities: Identities,
-        seed: u64,
-        heed_subset: bool,
-    ) -> Self {
-        Self { table, scheduler, identities, seed: AtomicU64::new(seed), heed_subset }
+    pub fn new(parts: RouterParts) -> Self {
+        let RouterParts { table, scheduler, identities, gatekeeper, estimate, seed, heed_subset } = parts;
+        Self { table, scheduler, identities, gatekeeper, estimate, seed: AtomicU64::new(seed), heed_subset }
     }
 
-    /// Who a request is from, as far as its headers and the proxy say; an error if they rule it out.
-    pub fn identify(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Identity, Rejection> {
-        self.identities.resolve(headers, vouched).map(|resolved| resolved.identity)
+    /// Who a request is from, as far as its headers and the proxy say; an error if that rules it out. `counted` tells
+    /// that it is going to be admitted.
+    pub fn identify(&self, headers: &Headers, vouched: Option<&Vouched>, counted: bool) -> Result<Identity, Rejection> {
+        let resolved = self.identities.resolve(headers, vouched)?;
+        if let (true, Gatekeeper::FlowControl(admission)) = (counted, &self.gatekeeper) {
+            let bytes = headers.last_str("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+            if let Some(rejection) = admission.refusal_by_headers(&ask_of_headers(&resolved.identity, bytes)) {
+                return Err(Rejection::not_admitted(rejection, &mut self.rng()));
+            }
+        }
+        Ok(resolved.identity)
     }
 
-    /// Chooses endpoints for the request and books them. Dropping the future, at any point, leaves no trace.
-    pub async fn route(&self, intent: Intent, _identity: Identity) -> Result<Routed, Rejection> {
-        let Intent { request, subset, uncounted } = intent;
-        let snapshot = self.table.snapshot();
+    /// Waits until the request may start, chooses endpoints for it and books them. Dropping the future, at any point,
+    /// leaves no trace.
+    pub async fn route(&self, intent: Intent, identity: Identity) -> Result<Routed, Rejection> {
+        let Intent { request, subset, uncounted, deadline } = intent;
         let subset = subset.filter(|_| self.heed_subset);
-        let allowed = |endpoint: &&Arc<Endpoint>| subset.as_ref().is_none_or(|subset| subset.allows(endpoint));
-        let candidates = Candidates::new(snapshot.endpoints().iter().filter(allowed));
+        let tokens = self.estimate.tokens(request.body_bytes, request.max_output_tokens);
+        let mut passage = Passage { request: &request, identity: &identity, subset, deadline, tokens, rng: self.rng() };
+        if uncounted {
+            let decision = self.decide(&mut passage)?;
+            return Ok(Routed { destination: destination(&decision.targets), in_flight: None });
+        }
+        match &self.gatekeeper {
+            Gatekeeper::Open => self.start_unbounded(&mut passage),
+            Gatekeeper::Shedding(gate) => {
+                let snapshot = self.table.snapshot();
+                if identity.priority.is_sheddable() && gate.is_saturated(passage.allowed(&snapshot)) {
+                    return Err(Rejection::Shed);
+                }
+                self.start_unbounded(&mut passage)
+            }
+            Gatekeeper::FlowControl(admission) => {
+                let ask = ask(passage.request, passage.identity, passage.subset.as_ref(), tokens, passage.deadline);
+                let mut admitted = admission.admit(ask);
+                loop {
+                    let permit =
+                        admitted.await.map_err(|dropped| Rejection::not_admitted(dropped, &mut passage.rng))?;
+                    match self.start(&mut passage, permit)? {
+                        Attempt::Started(routed) => return Ok(routed),
+                        Attempt::Parked(again) => admitted = again,
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_unbounded(&self, passage: &mut Passage<'_>) -> Result<Routed, Rejection> {
+        let decision = self.decide(passage)?;
+        // The first endpoint serves; the others are for a gateway that tries again.
+        let booking = sluice_data::Permit::unlimited().start(&decision.targets[..1], passage.tokens);
+        let in_flight = InFlight::counted(booking.map_err(|_full| Rejection::NoneAvailable)?);
+        Ok(Routed { destination: destination(&decision.targets), in_flight: Some(in_flight) })
+    }
+
+    /// Uses a permit: on an endpoint that has room, or, where all that the request may use are full, to wait for room on
+    /// one of them.
+    fn start(&self, passage: &mut Passage<'_>, mut permit: Permit) -> Result<Attempt, Rejection> {
+        // Endpoints that turned out to be full, or gone, since the snapshot was taken.
+        let mut unusable: SmallVec<[u64; 4]> = SmallVec::new();
+        loop {
+            let Some(decision) = self.decide_with_room(passage, &unusable)? else {
+                let eligible: Arc<dyn Eligibility> = Arc::new(Allowed(passage.subset.clone()));
+                match permit.park(eligible) {
+                    Ok(again) => return Ok(Attempt::Parked(again)),
+                    Err(NotParked { permit: kept }) => {
+                        permit = kept;
+                        unusable.clear();
+                        continue;
+                    }
+                }
+            };
+            let endpoint = &decision.targets[0];
+            let target = Target { endpoint: Arc::clone(endpoint), stage: Stage::Decode, tokens: passage.tokens };
+            let sent = Arc::new(AtomicU64::new(0));
+            match permit.start(&[target], Some(Arc::clone(&sent))) {
+                Ok(lease) => {
+                    let destination = destination(&decision.targets);
+                    return Ok(Attempt::Started(Routed {
+                        destination,
+                        in_flight: Some(InFlight::leased(lease, self.at_first_chunk(), sent)),
+                    }));
+                }
+                Err(NotStarted { permit: kept, endpoint }) => {
+                    permit = kept;
+                    unusable.push(endpoint.serial());
+                }
+            }
+        }
+    }
+
+    /// A decision among the endpoints that have room, or none if there is no such endpoint.
+    fn decide_with_room(&self, passage: &mut Passage<'_>, unusable: &[u64]) -> Result<Option<Decision>, Rejection> {
+        let snapshot = self.table.snapshot();
+        let has_room = |endpoint: &&Arc<Endpoint>| endpoint.load().has_room() && !unusable.contains(&endpoint.serial());
+        let candidates = Candidates::new(passage.allowed(&snapshot).filter(has_room));
+        if candidates.is_empty() { Ok(None) } else { self.schedule(passage, &candidates).map(Some) }
+    }
+
+    /// A decision among all endpoints that the request may use.
+    fn decide(&self, passage: &mut Passage<'_>) -> Result<Decision, Rejection> {
+        let snapshot = self.table.snapshot();
+        let candidates = Candidates::new(passage.allowed(&snapshot));
         if candidates.is_empty() {
             return Err(Rejection::NoCandidates);
         }
-        let mut rng = Rng::seed_from_u64(self.seed.fetch_add(1, Ordering::Relaxed));
-        let decision = self.scheduler.schedule(&request, &candidates, &mut rng).map_err(|error| match error {
+        self.schedule(passage, &candidates)
+    }
+
+    fn schedule(&self, passage: &mut Passage<'_>, candidates: &Candidates<'_>) -> Result<Decision, Rejection> {
+        self.scheduler.schedule(passage.request, candidates, &mut passage.rng).map_err(|error| match error {
             ScheduleError::Filtered { .. } => Rejection::NoneAvailable,
             ScheduleError::Handler { .. } => Rejection::Scheduling(error),
-        })?;
-        let in_flight = if uncounted {
-            None
-        } else {
-            // The first endpoint serves; the others are for a gateway that tries again.
-            Some(Permit::unlimited().start(&decision.targets[..1], 0).map_err(|_full| Rejection::NoneAvailable)?)
-        };
-        Ok(Routed { destination: destination(&decision.targets), in_flight })
+        })
+    }
+
+    /// An estimate of the output stays charged until the end; a prompt has been worked through with the first chunk.
+    const fn at_first_chunk(&self) -> TokensAtFirstChunk {
+        if self.estimate.output.is_some() { TokensAtFirstChunk::Keep } else { TokensAtFirstChunk::Release }
+    }
+
+    fn rng(&self) -> Rng {
+        Rng::seed_from_u64(self.seed.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What became of a permit.
+enum Attempt {
+    Started(Routed),
+    Parked(Admit),
+}
+
+impl Passage<'_> {
+    fn allowed<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Arc<Endpoint>> {
+        let subset = self.subset.as_ref();
+        snapshot.endpoints().iter().filter(move |endpoint| subset.is_none_or(|subset| subset.allows(endpoint)))
     }
 }
 

@@ -15,12 +15,12 @@ pub(super) fn key_of(endpoint: &Endpoint) -> EndpointKey {
 }
 
 /// The members of a pool of these endpoints.
-pub(super) fn members(endpoints: &[Arc<Endpoint>]) -> Vec<PoolMember> {
+pub(crate) fn members<'a>(endpoints: impl IntoIterator<Item = &'a Arc<Endpoint>>) -> Vec<PoolMember> {
     let member = |endpoint: &Arc<Endpoint>| PoolMember {
         key: key_of(endpoint),
         stages: Stages::of_role(endpoint.labels.get(ROLE).map(String::as_str)),
         max_concurrency: endpoint.labels.get(MAX_CONCURRENCY).and_then(|limit| limit.parse().ok()),
         endpoint: Arc::clone(endpoint),
     };
-    endpoints.iter().map(member).collect()
+    endpoints.into_iter().map(member).collect()
 }

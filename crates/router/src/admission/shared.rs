@@ -176,6 +176,7 @@ impl Shared {
         })
     }
 
+    #[cfg(not(loom))]
     pub(super) fn now(&self) -> Time {
         self.clock.now()
     }

@@ -1,0 +1,68 @@
+use std::sync::Arc;
+
+use sluice_core::Endpoint;
+use sluice_flow::policy::{EndpointFacts, SaturationDetector};
+use sluice_flow::{Load, Partition, PoolMember};
+
+use crate::admission::{Admission, members};
+
+/// Who may enter the pool, and when.
+#[derive(Debug)]
+pub enum Gatekeeper {
+    /// Everybody, at once.
+    Open,
+    /// Everybody at once, but sheddable work only while the endpoints it may use have room.
+    Shedding(SheddingGate),
+    /// Whoever's turn it is.
+    FlowControl(Admission),
+}
+
+/// Refuses sheddable work when the endpoints it may use are saturated.
+#[derive(Debug)]
+pub struct SheddingGate(Arc<dyn SaturationDetector>);
+
+impl SheddingGate {
+    pub fn new(detector: Arc<dyn SaturationDetector>) -> Self {
+        Self(detector)
+    }
+
+    /// Looks at nothing but these endpoints.
+    pub(crate) fn is_saturated<'a>(&self, endpoints: impl IntoIterator<Item = &'a Arc<Endpoint>>) -> bool {
+        let pool: Vec<_> = members(endpoints)
+            .into_iter()
+            .map(|PoolMember { endpoint, stages, max_concurrency, .. }| {
+                let load = Load { requests: endpoint.load().requests(), tokens: endpoint.load().tokens() };
+                (EndpointFacts { partitions: stages.partitions(), max_concurrency }, load)
+            })
+            .collect();
+        let mut state = self.0.new_state();
+        state.reset(&pool);
+        state.reading(Partition::Pool).saturation() >= 1.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use sluice_core::{EndpointId, EndpointUid};
+    use sluice_plugins::flow::ConcurrencyDetector;
+
+    use super::*;
+
+    #[test]
+    fn only_the_given_endpoints_count() {
+        let endpoint = |name: &str| {
+            let (id, uid) = (EndpointId::new("default", name), EndpointUid(name.into()));
+            Arc::new(Endpoint::new(id, uid, ([127, 0, 0, 1], 8000).into(), BTreeMap::new()))
+        };
+        let (busy, idle) = (endpoint("busy"), endpoint("idle"));
+        assert!(busy.load().try_book(u64::MAX));
+        let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+        let gate = SheddingGate::new(Arc::new(detector));
+        assert!(gate.is_saturated([&busy]));
+        assert!(!gate.is_saturated([&idle]));
+        assert!(!gate.is_saturated([&busy, &idle]), "half of what they can take");
+        assert!(gate.is_saturated([]));
+    }
+}

@@ -1,0 +1,56 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluice_core::{TerminationCause, TokenUsage};
+use sluice_data as data;
+use sluice_flow::{Ended, TokensAtFirstChunk};
+
+use crate::admission;
+
+/// A request on its way through an endpoint. Dropping it unfinished counts as broken off; either way what it holds is
+/// free when the call returns.
+#[derive(Debug)]
+#[must_use = "dropping it releases the endpoint at once"]
+pub struct InFlight(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// Nothing bounds what an endpoint may have in flight.
+    Counted { _booking: data::InFlight },
+    /// Holds a lease of the admission engine.
+    Leased { lease: admission::InFlight, at_first_chunk: TokensAtFirstChunk, sent: Arc<AtomicU64> },
+}
+
+impl InFlight {
+    pub(crate) const fn counted(booking: data::InFlight) -> Self {
+        Self(Kind::Counted { _booking: booking })
+    }
+
+    /// `sent` is read by the engine when it looks for a victim.
+    pub(crate) const fn leased(
+        lease: admission::InFlight,
+        at_first_chunk: TokensAtFirstChunk,
+        sent: Arc<AtomicU64>,
+    ) -> Self {
+        Self(Kind::Leased { lease, at_first_chunk, sent })
+    }
+
+    /// `bytes` of the response go to the client.
+    pub fn sending(&mut self, bytes: u64) {
+        if let Kind::Leased { lease, at_first_chunk, sent } = &mut self.0
+            && sent.fetch_add(bytes, Ordering::Relaxed) == 0
+            && bytes > 0
+        {
+            lease.first_chunk(*at_first_chunk);
+        }
+    }
+
+    /// The request is over. `usage` is what the model server reports, if it does.
+    pub fn finish(self, cause: TerminationCause, usage: TokenUsage) {
+        if let Kind::Leased { lease, .. } = self.0 {
+            let tokens = (usage.prompt.is_some() || usage.completion.is_some())
+                .then(|| usage.prompt.unwrap_or(0).saturating_add(usage.completion.unwrap_or(0)));
+            lease.finish(Ended { cause, tokens });
+        }
+    }
+}
