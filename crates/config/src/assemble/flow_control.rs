@@ -66,23 +66,15 @@ impl Assembler<'_, '_> {
         self.role(reference, "a saturation detector", |roles| roles.detector.clone())
     }
 
-    /// The instance is the saturation detector that decides about the gates: whatever profile names it, its limits
-    /// hold.
-    pub(super) fn is_gate(&self, instance: usize) -> bool {
-        match self.admission {
-            ResolvedAdmission::FlowControl(flow_control) => {
-                flow_control.detector.is_some_and(|detector| detector.value == instance)
-            }
-            ResolvedAdmission::Legacy(_) => false,
-        }
-    }
-
     /// The first declared estimate, else the default one.
     pub(super) fn token_estimate(&mut self) -> TokenEstimate {
         let declared = self.having(|roles| roles.token_estimate.is_some());
         let Some((&first, others)) = declared.split_first() else { return TokenEstimate::default() };
-        if matches!(self.admission, ResolvedAdmission::Legacy(None)) {
-            self.warn(self.instances[first].node, "has no effect: without flow control nobody asks for an estimate");
+        let has_reader = matches!(self.admission, ResolvedAdmission::FlowControl(_))
+            || !self.having(|roles| roles.detector.is_some()).is_empty();
+        if !has_reader {
+            let message = "has no effect: without flow control or a saturation detector nothing counts tokens";
+            self.warn(self.instances[first].node, message);
         }
         for &other in others {
             let message = format!("has no effect: tokens are estimated by {:?}", self.instances[first].name);

@@ -32,7 +32,7 @@ impl Assembler<'_, '_> {
             self.used[instance] = true;
             let Some(roles) = self.roles[instance].clone() else { continue };
             let name = &self.instances[instance].name;
-            if !roles.has_profile_role() && !self.is_gate(instance) {
+            if !roles.has_profile_role() {
                 self.warn(node, format!("has no effect: {name:?} is neither filter, scorer nor picker"));
             } else if roles.scorer.is_some() && seen.contains(&instance) {
                 self.warn(node, format!("the scorer {name:?} counts twice, its weights add up"));

@@ -293,7 +293,7 @@ plugins:
   - {name: again, type: inflight-load-producer}
 schedulingProfiles:
   - name: main
-    plugins: [{pluginRef: concurrency-detector}, {pluginRef: other}, {pluginRef: edf-ordering-policy}]
+    plugins: [{pluginRef: concurrency-detector}, {pluginRef: edf-ordering-policy}]
 flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
   defaultPriorityBand: {priority: 0, maxRequests: 400}
@@ -309,9 +309,10 @@ sluice:
   dryRun: [eviction, ceilings]
   queue: {whenFull: displace}
 "), @r#"
+    c.yaml:5:5: warning: plugins[1]: has no effect: nothing refers to the plugin "other"
     c.yaml:8:5: warning: plugins[4]: has no effect: tokens are estimated by "inflight-load-producer"
-    c.yaml:11:50: warning: schedulingProfiles[0].plugins[1]: has no effect: "other" is neither filter, scorer nor picker
-    c.yaml:11:70: warning: schedulingProfiles[0].plugins[2]: has no effect: "edf-ordering-policy" is neither filter, scorer nor picker
+    c.yaml:11:15: warning: schedulingProfiles[0].plugins[0]: has no effect: "concurrency-detector" is neither filter, scorer nor picker
+    c.yaml:11:50: warning: schedulingProfiles[0].plugins[1]: has no effect: "edf-ordering-policy" is neither filter, scorer nor picker
     c.yaml:14:25: warning: flowControl.defaultPriorityBand.priority: has no effect: a template is for every priority that has no band of its own
     c.yaml:17:7: warning: flowControl.priorityBands[0].maxRequests: has no effect: nothing waits in a band that sheds
     c.yaml:18:7: warning: flowControl.priorityBands[0].maxBytes: has no effect: nothing waits in a band that sheds
@@ -375,9 +376,11 @@ flowControl: {saturationDetector: {pluginRef: spread}}
 }
 
 #[test]
-fn nobody_asks_for_an_estimate_without_flow_control_and_detector() {
+fn nothing_reads_an_estimate_without_flow_control_and_detector() {
+    let said = diagnose("plugins: [{type: inflight-load-producer}, {type: concurrency-detector}]");
+    assert!(!said.contains("tokens"), "{said}");
     assert_snapshot!(diagnose("plugins: [{type: inflight-load-producer}]"), @"
-    c.yaml:1:11: warning: plugins[0]: has no effect: without flow control nobody asks for an estimate
+    c.yaml:1:11: warning: plugins[0]: has no effect: without flow control or a saturation detector nothing counts tokens
     ok
     ");
 }
