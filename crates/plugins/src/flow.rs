@@ -11,12 +11,23 @@ mod slo_deadline;
 mod static_usage_limit;
 mod weighted;
 
-pub use concurrency::{ConcurrencyDetector, ConcurrencyMode};
+use serde::Deserialize;
+
+pub use concurrency::{ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode};
 pub use edf::Edf;
 pub use fcfs::Fcfs;
 pub use global_strict::GlobalStrict;
-pub use priority_holdback::{Curve, Domain, HoldbackError, PriorityHoldback};
+pub use priority_holdback::{Curve, Domain, HoldbackError, PriorityHoldback, PriorityHoldbackParams};
 pub use round_robin::RoundRobin;
 pub use slo_deadline::SloDeadline;
-pub use static_usage_limit::StaticUsageLimit;
-pub use weighted::{Weighted, Weights};
+pub use static_usage_limit::{StaticUsageLimit, StaticUsageLimitParams};
+pub use weighted::{Weighted, WeightedParams, Weights};
+
+/// There is nothing to tell it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NoParams {}
+
+#[cfg(test)]
+#[path = "flow/params_tests.rs"]
+mod params_tests;

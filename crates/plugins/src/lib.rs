@@ -16,6 +16,9 @@ use sluice_config::PluginType;
 
 use crate::active_request_scorer::ActiveRequestScorer;
 use crate::file_discovery::FileDiscoveryPlugin;
+use crate::flow::{
+    ConcurrencyDetector, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin, SloDeadline, StaticUsageLimit, Weighted,
+};
 use crate::inflight_load_producer::InflightLoadProducer;
 use crate::max_score_picker::MaxScorePicker;
 use crate::random_picker::RandomPicker;
@@ -30,6 +33,16 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<SingleProfileHandler>(),
     // request control
     PluginType::of::<InflightLoadProducer>(),
+    // admission
+    PluginType::of::<ConcurrencyDetector>(),
+    PluginType::of::<Edf>(),
+    PluginType::of::<Fcfs>(),
+    PluginType::of::<GlobalStrict>(),
+    PluginType::of::<PriorityHoldback>(),
+    PluginType::of::<RoundRobin>(),
+    PluginType::of::<SloDeadline>(),
+    PluginType::of::<StaticUsageLimit>(),
+    PluginType::of::<Weighted>(),
     // endpoints
     PluginType::of::<FileDiscoveryPlugin>(),
 ];

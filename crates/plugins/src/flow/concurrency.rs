@@ -1,9 +1,14 @@
 //! Saturation by what this process has in flight: exact, and without any scraping.
 
-use sluice_flow::Load;
-use sluice_flow::Partition;
-use sluice_flow::Partitions;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
+use sluice_core::Request;
 use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
+use sluice_flow::{Load, Partition, Partitions};
+use sluice_schedule::{Candidates, Filter};
 
 /// Compares requests, tokens, or whichever is worse, with a limit per endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +22,8 @@ pub struct ConcurrencyDetector {
     pub headroom: f64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ConcurrencyMode {
     /// Requests in flight over the pool's limit.
     #[default]
@@ -30,14 +36,80 @@ pub enum ConcurrencyMode {
 
 impl Default for ConcurrencyDetector {
     fn default() -> Self {
+        Self { mode: ConcurrencyMode::Requests, max_concurrency: 100, max_token_concurrency: 1_000_000, headroom: 0.0 }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ConcurrencyDetectorParams {
+    concurrency_mode: ConcurrencyMode,
+    max_concurrency: u64,
+    max_token_concurrency: u64,
+    headroom: f64,
+    in_flight_load_producer_name: Option<IgnoredAny>,
+}
+
+impl Default for ConcurrencyDetectorParams {
+    fn default() -> Self {
+        let ConcurrencyDetector { mode, max_concurrency, max_token_concurrency, headroom } =
+            ConcurrencyDetector::default();
         Self {
-            mode: ConcurrencyMode::Requests,
-            max_concurrency: 100,
-            max_token_concurrency: 1_000_000,
-            headroom: 0.0,
+            concurrency_mode: mode,
+            max_concurrency,
+            max_token_concurrency,
+            headroom,
+            in_flight_load_producer_name: None,
         }
     }
 }
+
+impl Plugin for ConcurrencyDetector {
+    const TYPE: &'static str = "concurrency-detector";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = ConcurrencyDetectorParams;
+
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let ConcurrencyDetectorParams {
+            concurrency_mode: mode,
+            max_concurrency,
+            max_token_concurrency,
+            headroom,
+            in_flight_load_producer_name,
+        } = params;
+        if max_concurrency == 0 {
+            return Err(BuildError::new("maxConcurrency", "0 is not above zero"));
+        }
+        if max_token_concurrency == 0 {
+            return Err(BuildError::new("maxTokenConcurrency", "0 is not above zero"));
+        }
+        if !(headroom.is_finite() && headroom >= 0.0) {
+            return Err(BuildError::new("headroom", format!("{headroom} is not a finite number from 0 up")));
+        }
+        if headroom > 1.0 {
+            cx.warn("headroom", format!("{headroom} lets an endpoint be booked at more than twice its limit"));
+        }
+        if in_flight_load_producer_name.is_some() {
+            cx.warn("inFlightLoadProducerName", "has no effect in this version, which counts requests in one place");
+        }
+        let detector = Self { mode, max_concurrency, max_token_concurrency, headroom };
+        Ok(Roles { filter: Some(Arc::new(detector)), ..Roles::detector(detector) })
+    }
+}
+
+/// Keeps the endpoints that have room for one more. Where none has, none is left.
+impl Filter for ConcurrencyDetector {
+    fn filter(&self, _: &Request, candidates: &mut Candidates<'_>) {
+        candidates.retain(|endpoint| {
+            let own = endpoint.labels.get(MAX_CONCURRENCY).and_then(|limit| limit.parse().ok());
+            let BookingLimit { requests, tokens } = self.limits(own);
+            endpoint.load().requests() < requests && endpoint.load().tokens() < tokens
+        });
+    }
+}
+
+/// The label with an endpoint's own limit on concurrent requests.
+const MAX_CONCURRENCY: &str = "llm-d.ai/max-concurrency";
 
 impl SaturationDetector for ConcurrencyDetector {
     fn new_state(&self) -> Box<dyn Saturation> {
@@ -59,6 +131,16 @@ impl ConcurrencyDetector {
     )]
     fn with_headroom(&self, limit: u64) -> u64 {
         (limit as f64 * (1.0 + self.headroom)).trunc() as u64
+    }
+
+    fn limits(&self, max_concurrency: Option<u64>) -> BookingLimit {
+        let requests = self.with_headroom(self.requests_limit(max_concurrency));
+        let tokens = self.with_headroom(self.max_token_concurrency);
+        match self.mode {
+            ConcurrencyMode::Requests => BookingLimit { requests, tokens: u64::MAX },
+            ConcurrencyMode::Tokens => BookingLimit { requests: u64::MAX, tokens },
+            ConcurrencyMode::Hybrid => BookingLimit { requests, tokens },
+        }
     }
 
     /// What `load` weighs on an endpoint with this limit on requests, in the unit of the mode.
@@ -148,13 +230,7 @@ impl Saturation for Ledger {
     }
 
     fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit {
-        let requests = self.detector.with_headroom(self.detector.requests_limit(endpoint.max_concurrency));
-        let tokens = self.detector.with_headroom(self.detector.max_token_concurrency);
-        match self.detector.mode {
-            ConcurrencyMode::Requests => BookingLimit { requests, tokens: u64::MAX },
-            ConcurrencyMode::Tokens => BookingLimit { requests: u64::MAX, tokens },
-            ConcurrencyMode::Hybrid => BookingLimit { requests, tokens },
-        }
+        self.detector.limits(endpoint.max_concurrency)
     }
 }
 

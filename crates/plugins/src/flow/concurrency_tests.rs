@@ -1,0 +1,99 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn decode() -> Partitions {
+    sluice_flow::Stages::DECODE.partitions()
+}
+
+fn facts(max_concurrency: Option<u64>) -> EndpointFacts {
+    EndpointFacts { partitions: decode(), max_concurrency }
+}
+
+fn detector(mode: ConcurrencyMode) -> ConcurrencyDetector {
+    ConcurrencyDetector { mode, max_concurrency: 4, max_token_concurrency: 100, headroom: 0.0 }
+}
+
+fn saturation(detector: ConcurrencyDetector, loads: &[(u64, u64)]) -> f64 {
+    let mut state = detector.new_state();
+    let pool: Vec<_> = loads.iter().map(|&(requests, tokens)| (facts(None), Load { requests, tokens })).collect();
+    state.reset(&pool);
+    state.reading(Partition::Decode).saturation()
+}
+
+fn assert_close(left: f64, right: f64) {
+    assert!((left - right).abs() < 1e-6, "{left} is not {right}");
+}
+
+#[test]
+fn requests_are_summed_over_the_pool() {
+    assert_close(saturation(detector(ConcurrencyMode::Requests), &[(0, 0), (8, 0)]), 1.0);
+    assert_close(saturation(detector(ConcurrencyMode::Requests), &[(1, 999), (2, 0)]), 0.375);
+}
+
+#[test]
+fn tokens_are_summed_over_the_pool() {
+    assert_close(saturation(detector(ConcurrencyMode::Tokens), &[(99, 50), (0, 25)]), 0.375);
+}
+
+#[test]
+fn hybrid_is_the_mean_of_the_worse() {
+    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &[(1, 90), (2, 10)]), (0.9 + 0.5) / 2.0);
+}
+
+#[test]
+fn an_unstarted_lease_weighs_its_share_in_hybrid_mode() {
+    let mut state = detector(ConcurrencyMode::Hybrid).new_state();
+    state.reset(&[(facts(None), Load::default()), (facts(None), Load::default())]);
+    state.charge(decode(), 50);
+    assert_close(state.reading(Partition::Decode).saturation(), 0.25);
+    state.discharge(decode(), 50);
+    state.charge(decode(), 1);
+    assert_close(state.reading(Partition::Decode).saturation(), 0.125);
+}
+
+#[test]
+fn an_endpoint_may_have_its_own_limit() {
+    let mut state = detector(ConcurrencyMode::Requests).new_state();
+    state.reset(&[(facts(Some(12)), Load::one(0)), (facts(None), Load::default())]);
+    assert_eq!(state.reading(Partition::Decode), Reading { load: 1, capacity: 16 });
+}
+
+#[test]
+fn headroom_is_truncated() {
+    let limits = |mode, headroom| {
+        let detector = ConcurrencyDetector { headroom, ..detector(mode) };
+        detector.new_state().booking_limit(&facts(None))
+    };
+    let unlimited = u64::MAX;
+    assert_eq!(limits(ConcurrencyMode::Requests, 0.2), BookingLimit { requests: 4, tokens: unlimited });
+    assert_eq!(limits(ConcurrencyMode::Requests, 0.25), BookingLimit { requests: 5, tokens: unlimited });
+    assert_eq!(limits(ConcurrencyMode::Tokens, 0.5), BookingLimit { requests: unlimited, tokens: 150 });
+    assert_eq!(limits(ConcurrencyMode::Hybrid, 1.0), BookingLimit { requests: 8, tokens: 200 });
+}
+
+proptest! {
+    #[test]
+    fn increments_agree_with_a_fresh_count(
+        mode in prop_oneof![
+            Just(ConcurrencyMode::Requests),
+            Just(ConcurrencyMode::Tokens),
+            Just(ConcurrencyMode::Hybrid)
+        ],
+        changes in prop::collection::vec((0_usize..4, 0_u64..50, 0_u64..1000), 0..60),
+    ) {
+        let detector = detector(mode);
+        let mut pool: Vec<(EndpointFacts, Load)> =
+            [None, Some(1), Some(7), None].into_iter().map(|limit| (facts(limit), Load::default())).collect();
+        let mut state = detector.new_state();
+        state.reset(&pool);
+        for (at, requests, tokens) in changes {
+            let after = Load { requests, tokens };
+            state.load_changed(&pool[at].0, pool[at].1, after);
+            pool[at].1 = after;
+            let mut fresh = detector.new_state();
+            fresh.reset(&pool);
+            prop_assert_eq!(state.reading(Partition::Decode), fresh.reading(Partition::Decode));
+        }
+    }
+}

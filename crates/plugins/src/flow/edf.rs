@@ -1,12 +1,25 @@
 //! Earliest deadline first: the request whose time in the queue runs out soonest.
 
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::policy::{OrderKey, OrderingFacts, OrderingPolicy};
+
+use super::NoParams;
 
 /// Orders by arrival plus the smaller of the request's own time to live and the band's saturation budget. A
 /// request with neither goes last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Edf;
+
+impl Plugin for Edf {
+    const TYPE: &'static str = "edf-ordering-policy";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = NoParams;
+
+    fn build(_: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::ordering(Self))
+    }
+}
 
 impl OrderingPolicy for Edf {
     fn key(&self, facts: &OrderingFacts) -> OrderKey {

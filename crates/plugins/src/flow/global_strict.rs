@@ -4,13 +4,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use slotmap::SecondaryMap;
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::FlowId;
 use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
 
+use super::NoParams;
+
 /// Serves the flow whose head comes first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalStrict;
+
+impl Plugin for GlobalStrict {
+    const TYPE: &'static str = "global-strict-fairness-policy";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = NoParams;
+
+    fn build(_: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::fairness(Self))
+    }
+}
 
 impl FairnessPolicy for GlobalStrict {
     fn new_band(&self) -> Box<dyn Fairness> {

@@ -1,5 +1,7 @@
 //! Keeps part of the pool back from lower priorities.
 
+use serde::Deserialize;
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Priority, Time};
 use sluice_flow::policy::{BandView, UsageLimit, UsageLimitPolicy};
 
@@ -21,7 +23,8 @@ pub enum Curve {
 }
 
 /// What the straight line runs over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Domain {
     /// The band's place among the provisioned bands.
     #[default]
@@ -78,6 +81,72 @@ pub enum HoldbackError {
     Twice(Priority),
     /// The ceiling listed for this priority is above that of a higher one.
     Rises(Priority),
+}
+
+/// Either a straight line from `maxCeiling` down to `minCeiling`, or `ceilings` as listed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct PriorityHoldbackParams {
+    min_ceiling: Option<f64>,
+    max_ceiling: Option<f64>,
+    domain: Option<Domain>,
+    shape: Option<Shape>,
+    ceilings: Option<Vec<ListedCeiling>>,
+}
+
+/// There is no other yet.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Shape {
+    Linear,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListedCeiling {
+    priority: i32,
+    ceiling: f64,
+}
+
+impl Plugin for PriorityHoldback {
+    const TYPE: &'static str = "priority-holdback-policy";
+    const STABILITY: Stability = Stability::Stable;
+    type Params = PriorityHoldbackParams;
+
+    fn build(params: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let PriorityHoldbackParams { min_ceiling, max_ceiling, domain, shape, ceilings } = params;
+        let curve = match (ceilings, min_ceiling) {
+            (Some(list), None) => {
+                if domain.is_some() || shape.is_some() {
+                    let parameter = if domain.is_some() { "domain" } else { "shape" };
+                    return Err(BuildError::new(parameter, "says nothing about ceilings that are listed"));
+                }
+                Curve::Explicit(list.iter().map(|listed| (Priority(listed.priority), listed.ceiling)).collect())
+            }
+            (None, Some(min_ceiling)) => Curve::Linear { domain: domain.unwrap_or_default(), min_ceiling },
+            (Some(_), Some(_)) => {
+                return Err(BuildError::new("minCeiling", "ceilings are either listed or on a line, not both"));
+            }
+            (None, None) => return Err(BuildError::new("minCeiling", "is required, unless ceilings lists them")),
+        };
+        Ok(Roles::usage_limit(Self::new(max_ceiling.unwrap_or(1.0), curve).map_err(HoldbackError::told)?))
+    }
+}
+
+impl HoldbackError {
+    fn told(self) -> BuildError {
+        let (parameter, message) = match self {
+            Self::MaxCeiling => ("maxCeiling", "is not above 0 and up to 1".to_owned()),
+            Self::MinCeiling => ("minCeiling", "is not from 0 to below maxCeiling".to_owned()),
+            Self::OutOfRange(priority) => ("ceilings", format!("the ceiling of {priority} is not from 0 to 1")),
+            Self::Twice(priority) => ("ceilings", format!("priority {priority} is listed twice")),
+            Self::Rises(priority) => (
+                "ceilings",
+                format!("the ceiling of {priority} is above that of a higher priority: it would starve it"),
+            ),
+        };
+        BuildError::new(parameter, message)
+    }
 }
 
 impl UsageLimitPolicy for PriorityHoldback {

@@ -5,13 +5,26 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use slotmap::SecondaryMap;
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::FlowId;
 use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
 
+use super::NoParams;
+
 /// Serves the active flows of a band in a circle, in the order in which they came to be.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin;
+
+impl Plugin for RoundRobin {
+    const TYPE: &'static str = "round-robin-fairness-policy";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = NoParams;
+
+    fn build(_: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::fairness(Self))
+    }
+}
 
 impl FairnessPolicy for RoundRobin {
     fn new_band(&self) -> Box<dyn Fairness> {

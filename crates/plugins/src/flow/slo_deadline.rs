@@ -1,12 +1,25 @@
 //! By the deadline for the first token that the client asked for.
 
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::policy::{OrderKey, OrderingFacts, OrderingPolicy};
+
+use super::NoParams;
 
 /// Orders by the arrival of the headers plus the header `x-llm-d-slo-ttft-ms`. A request without a usable one
 /// goes last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SloDeadline;
+
+impl Plugin for SloDeadline {
+    const TYPE: &'static str = "slo-deadline-ordering-policy";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = NoParams;
+
+    fn build(_: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::ordering(Self))
+    }
+}
 
 impl OrderingPolicy for SloDeadline {
     fn key(&self, facts: &OrderingFacts) -> OrderKey {

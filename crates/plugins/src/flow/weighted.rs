@@ -11,7 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::Deserialize;
 use slotmap::SecondaryMap;
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::FlowId;
 use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
@@ -26,6 +28,64 @@ pub struct Weighted {
 impl Weighted {
     pub const fn new(weights: Weights, max_in_flight_per_flow: Option<u64>) -> Self {
         Self { weights, max_in_flight_per_flow }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct WeightedParams {
+    /// The weight of every tenant that is not listed.
+    default_weight: f64,
+    weights: Vec<ListedWeight>,
+    /// Leases that one tenant may hold at once in its band.
+    max_in_flight_per_flow: Option<u64>,
+}
+
+impl Default for WeightedParams {
+    fn default() -> Self {
+        Self { default_weight: 1.0, weights: Vec::new(), max_in_flight_per_flow: None }
+    }
+}
+
+/// A tenant's weight: `{tenant: name, weight: 2}`, or for all whose names begin alike,
+/// `{prefix: team-, weight: 2}`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListedWeight {
+    tenant: Option<String>,
+    prefix: Option<String>,
+    weight: f64,
+}
+
+impl Plugin for Weighted {
+    const TYPE: &'static str = "weighted-fairness-policy";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = WeightedParams;
+
+    fn build(params: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let WeightedParams { default_weight, weights, max_in_flight_per_flow } = params;
+        let (mut exact, mut prefixes) = (BTreeMap::new(), BTreeMap::new());
+        for ListedWeight { tenant, prefix, weight } in weights {
+            let (names, name) = match (tenant, prefix) {
+                (Some(tenant), None) => (&mut exact, tenant),
+                (None, Some(prefix)) => (&mut prefixes, prefix),
+                _ => return Err(BuildError::new("weights", "an entry has either a tenant or a prefix")),
+            };
+            if names.insert(name.clone(), weight).is_some() {
+                return Err(BuildError::new("weights", format!("{name:?} is listed twice")));
+            }
+        }
+        if max_in_flight_per_flow == Some(0) {
+            return Err(BuildError::new("maxInFlightPerFlow", "0 would let nobody in; leave it out for no limit"));
+        }
+        let weights = Weights::new(default_weight, exact, prefixes).map_err(|name| {
+            if name.is_empty() {
+                BuildError::new("defaultWeight", "a weight is from 0.001 to 1000000")
+            } else {
+                BuildError::new("weights", format!("a weight is from 0.001 to 1000000, that of {name:?} is not"))
+            }
+        })?;
+        Ok(Roles::fairness(Self::new(weights, max_in_flight_per_flow)))
     }
 }
 
@@ -55,7 +115,8 @@ impl Weights {
         exact: impl IntoIterator<Item = (String, f64)>,
         prefixes: impl IntoIterator<Item = (String, f64)>,
     ) -> Result<Self, String> {
-        let parse = |(name, weight): (String, f64)| Weight::new(weight).map(|weight| (name.clone(), weight)).ok_or(name);
+        let parse =
+            |(name, weight): (String, f64)| Weight::new(weight).map(|weight| (name.clone(), weight)).ok_or(name);
         Ok(Self {
             default: Weight::new(default).ok_or_else(String::new)?,
             exact: exact.into_iter().map(parse).collect::<Result<_, _>>()?,
