@@ -1,7 +1,9 @@
 use std::fs;
 
 use sluice_config::{PluginType, Settings};
+use sluice_core::{Priority, Time};
 use sluice_data::{Discovery, FileDiscovery, parse_endpoint_file};
+use sluice_flow::policy::BandView;
 use sluice_plugins::BUILTIN;
 
 use crate::{read, read_silently, repository};
@@ -51,13 +53,32 @@ fn the_standalone_example_follows_the_endpoint_file() {
 }
 
 #[test]
+fn the_examples_of_flow_control_hold_back_what_they_say() {
+    let priorities = [100, 0, -10];
+    for (name, expected) in [
+        ("tiers.yaml", "[1.0, 1.0, 1.0]"),
+        ("tenants.yaml", "[1.0, 1.0, 1.0]"),
+        ("tokens.yaml", "[1.0, 1.0, 1.0]"),
+        ("holdback.yaml", "[1.0, 0.8, 0.6]"),
+    ] {
+        let text = fs::read_to_string(repository().join("config").join(name)).unwrap();
+        let config = read_silently(name, &text).flow_control.unwrap().config;
+        let bands = priorities.map(|priority| BandView { priority: Priority(priority), provisioned: true });
+        let mut ceilings = [0.0; 3];
+        config.usage_limit.new_state().ceilings(Time::ZERO, &bands, 0.0, &mut ceilings);
+        assert_eq!(format!("{ceilings:?}"), expected, "{name}");
+    }
+}
+
+#[test]
 fn every_plugin_and_each_of_its_parameters_is_documented() {
     let page = page("plugins.md");
     let sections = plugin_sections(&page);
     for plugin_type in BUILTIN {
         let name = plugin_type.name();
-        let Some((_, section)) = sections.iter().find(|(heading, _)| *heading == name) else {
-            panic!("docs/plugins.md has no section for {name}");
+        let of_plugin: Vec<_> = sections.iter().filter(|(heading, _)| *heading == name).collect();
+        let [(_, section)] = of_plugin.as_slice() else {
+            panic!("docs/plugins.md has {} sections for {name}", of_plugin.len());
         };
         for parameter in plugin_type.parameters() {
             assert!(section.contains(&format!("| `{parameter}` |")), "{name}: {parameter} is not documented");
