@@ -44,6 +44,9 @@ pub(crate) struct Flags {
     /// Largest gRPC message taken, a quantity such as 16Mi; unset: 1 MiB more than the largest request body.
     #[arg(long, value_name = "QUANTITY", value_parser = message_size)]
     pub(crate) grpc_max_recv_msg_size: Option<MessageSize>,
+    /// Name of the pool, as metrics show it.
+    #[arg(long, value_name = "NAME")]
+    pool_name: Option<String>,
     /// Ignore the gateway's hint which endpoints a request may use.
     #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) disable_endpoint_subset_filter: bool,
@@ -67,8 +70,6 @@ pub(crate) struct Flags {
 #[derive(Clone, Debug, Parser)]
 #[command(next_help_heading = "Accepted, without effect in this version")]
 pub(crate) struct WithoutEffect {
-    #[arg(long)]
-    pool_name: Option<String>,
     #[arg(long)]
     pool_namespace: Option<String>,
     #[arg(long)]
@@ -158,6 +159,10 @@ impl Flags {
 
     pub(crate) fn certificate_directory(&self) -> Option<&Path> {
         given(&self.cert_path).map(Path::new)
+    }
+
+    pub(crate) fn pool_name(&self) -> &str {
+        given(&self.pool_name).unwrap_or("epp")
     }
 
     fn check(&self) -> Result<(), clap::Error> {
@@ -257,8 +262,8 @@ mod tests {
         assert!(!line.flags.secure_serving);
         assert_eq!(line.flags.drain_timeout, Duration::from_secs(90));
         assert_eq!(line.flags.grpc_max_recv_msg_size, Some(MessageSize(Some(16 << 20))));
+        assert_eq!(line.flags.pool_name(), "lab");
         let ignored = [
-            "--pool-name",
             "--pool-namespace",
             "--zap-encoder",
             "--health-checking",

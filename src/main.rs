@@ -1,9 +1,11 @@
 //! `epp`: wires the parts of Sluice together and decides nothing.
 
+mod debug;
 mod flags;
 mod health;
 mod logging;
 mod metrics_server;
+mod pool_view;
 mod run;
 mod serve;
 mod signals;

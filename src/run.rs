@@ -6,16 +6,19 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use prometheus::Registry;
 use rand::TryRng as _;
-use sluice_config::settings::{RefusalBody, TrustSource, UnknownObjective};
-use sluice_config::{Assembled, Options, Settings, Severity, Source};
-use sluice_core::{Priority, SystemClock, Tasks, TokenEstimate};
-use sluice_data::{Discovery, EndpointTable};
+use sluice_config::settings::{HeaderOnly, RefusalBody, TrustSource, UnknownObjective};
+use sluice_config::{Assembled, FlowControl, Options, Settings, Severity, Source};
+use sluice_core::{Priority, SystemClock, Tasks};
+use sluice_data::EndpointTable;
 use sluice_extproc::{Metrics, RefusalStyle, Service, ServiceSettings};
+use sluice_flow::Signal;
 use sluice_plugins::BUILTIN;
-use sluice_router::{Gatekeeper, Identities, IdentityRules, Router, RouterParts};
+use sluice_router::admission::Admission;
+use sluice_router::{FlowCollector, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::flags::{CommandLine, ConfigSource, Flags};
+use crate::pool_view::PoolView;
 use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
 use crate::tasks::RuntimeTasks;
@@ -33,6 +36,12 @@ enum Failure {
     Setup(Vec<String>),
     #[error(transparent)]
     Run(#[from] anyhow::Error),
+}
+
+impl Failure {
+    fn setup(mistake: impl Into<String>) -> Self {
+        Self::Setup(vec![mistake.into()])
+    }
 }
 
 pub(crate) fn main() -> ExitCode {
@@ -65,33 +74,56 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
     for flag in &line.ignored {
         tracing::warn!(flag, "flag has no effect in this version");
     }
-    let Assembled { scheduler, discovery, settings, warnings } = load(flags)?;
-    for warning in warnings {
+    let assembled = load(flags)?;
+    for warning in &assembled.warnings {
         tracing::warn!("{warning}");
     }
-    let Some(discovery) = discovery else {
-        let what = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef \
-                    (endpoints from Kubernetes are not available in this version)";
-        return Err(Failure::Setup(vec![what.to_owned()]));
-    };
-
     let runtime = Runtime::new().context("starting the runtime")?;
     let _entered = runtime.enter();
     let signals = StopSignals::install().context("installing signal handlers")?;
     let (tasks, fallen) = RuntimeTasks::new(Handle::current());
-    let tasks = Tasks::new(tasks);
+    let parts = build(flags, assembled, Tasks::new(tasks))?;
+    runtime.block_on(serve::serve(parts, signals, fallen))?;
+    Ok(())
+}
 
-    let table = Arc::new(EndpointTable::default());
-    start_discovery(discovery, &table, &tasks)?;
+/// Makes everything that serves, and fills the pool.
+fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Failure> {
+    let Assembled { scheduler, discovery, flow_control, legacy_detector, token_estimate, settings, warnings: _ } =
+        assembled;
+    let Some(discovery) = discovery else {
+        let what = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef \
+                    (endpoints from Kubernetes are not available in this version)";
+        return Err(Failure::setup(what));
+    };
+    let tls = flags.secure_serving.then(|| tls::server_config(flags.certificate_directory()));
+    let tls = tls.transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
+
+    let clock = Arc::new(SystemClock::start());
     let registry = Registry::new();
-    let metrics = Metrics::register(&registry, settings.metrics.legacy_names).context("registering metrics")?;
-    let identities = identities(&settings);
+    let legacy_names = settings.metrics.legacy_names;
+    let metrics = Metrics::register(&registry, legacy_names).context("registering metrics")?;
+    let table = Arc::new(EndpointTable::default());
+    discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
+
+    let admission = flow_control.map(|flow_control| start_admission(flow_control, clock.clone(), &table, &tasks));
+    let view = admission.clone().map(|admission| PoolView::new(admission, Arc::clone(&table)));
+    if let Some(view) = &view {
+        let collector = FlowCollector::new(Arc::new(view.clone()), flags.pool_name(), legacy_names);
+        registry.register(Box::new(collector)).context("registering metrics")?;
+    }
+    let gatekeeper = match (&admission, legacy_detector) {
+        (Some(admission), _) => Gatekeeper::FlowControl(admission.clone()),
+        (None, Some(detector)) => Gatekeeper::Shedding(SheddingGate::new(detector)),
+        (None, None) => Gatekeeper::Open,
+    };
     let router = Router::new(RouterParts {
         table,
         scheduler,
-        identities,
-        gatekeeper: Gatekeeper::Open,
-        estimate: TokenEstimate::default(),
+        identities: identities(&settings),
+        gatekeeper,
+        estimate: token_estimate,
+        admit_header_only: settings.header_only == HeaderOnly::Admit,
         seed: seed()?,
         heed_subset: !flags.disable_endpoint_subset_filter,
     });
@@ -100,23 +132,33 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
         RefusalBody::Api => RefusalStyle::Api,
         RefusalBody::Text => RefusalStyle::Text,
     };
-    let vouched_namespace = settings.trust.metadata_namespace.clone();
+    let vouched_namespace = settings.trust.metadata_namespace;
     let service_settings = ServiceSettings { max_request_body, refusal_style, vouched_namespace, id_seed: seed()? };
-    let service = Service::new(Arc::new(router), Arc::new(SystemClock::start()), metrics, service_settings);
-
-    let tls = flags.secure_serving.then(|| tls::server_config(flags.certificate_directory()));
-    let tls = tls.transpose().map_err(|error| Failure::Setup(vec![format!("{error:#}")]))?;
+    let service = Service::new(Arc::new(router), clock, metrics, service_settings);
     let max_message = max_message(flags, max_request_body);
-    let parts = Parts { flags: flags.clone(), service, max_message, tls, registry, tasks };
-    runtime.block_on(serve::serve(parts, signals, fallen))?;
-    Ok(())
+    Ok(Parts { flags: flags.clone(), service, max_message, tls, registry, admission, view, tasks })
+}
+
+/// The engine knows the pool, and hears of every change of it, before the first request comes.
+fn start_admission(
+    flow_control: FlowControl,
+    clock: Arc<SystemClock>,
+    table: &EndpointTable,
+    tasks: &Tasks,
+) -> Admission {
+    let FlowControl { config, desired } = flow_control;
+    let admission = Admission::start(config, clock, tasks);
+    admission.observe(Signal::Desired(desired));
+    let listener = admission.clone();
+    table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
+    admission
 }
 
 fn load(flags: &Flags) -> Result<Assembled, Failure> {
     let source = match flags.config_source() {
         ConfigSource::File(path) => {
             let text = std::fs::read(&path)
-                .map_err(|error| Failure::Setup(vec![format!("--config-file {}: {error}", path.display())]))?;
+                .map_err(|error| Failure::setup(format!("--config-file {}: {error}", path.display())))?;
             Source::new(&path.display().to_string(), text)
         }
         ConfigSource::Text(text) => Source::new("--config-text", text),
@@ -142,10 +184,6 @@ fn identities(settings: &Settings) -> Identities {
     let objectives = settings.objectives.iter();
     let objectives = objectives.map(|objective| (objective.name.clone(), Priority(objective.priority))).collect();
     Identities::new(rules, objectives)
-}
-
-fn start_discovery(discovery: Discovery, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), Failure> {
-    discovery.start(table, tasks).map_err(|error| Failure::Setup(vec![error.to_string()]))
 }
 
 /// The largest message that the gRPC server takes: by default room for the largest body in one piece.

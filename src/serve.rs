@@ -5,6 +5,8 @@ use anyhow::{Context as _, anyhow};
 use prometheus::Registry;
 use sluice_core::{Criticality, Tasks};
 use sluice_extproc::Service;
+use sluice_flow::Signal;
+use sluice_router::admission::Admission;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
@@ -13,6 +15,7 @@ use tonic::transport::{Server, ServerTlsConfig};
 use crate::flags::Flags;
 use crate::health::Readiness;
 use crate::metrics_server;
+use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
 
 /// What serving needs.
@@ -24,6 +27,8 @@ pub(crate) struct Parts {
     pub(crate) max_message: usize,
     pub(crate) tls: Option<ServerTlsConfig>,
     pub(crate) registry: Registry,
+    pub(crate) admission: Option<Admission>,
+    pub(crate) view: Option<PoolView>,
     pub(crate) tasks: Tasks,
 }
 
@@ -38,7 +43,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_message, tls, registry, tasks } = parts;
+    let Parts { flags, service, max_message, tls, registry, admission, view, tasks } = parts;
     let ext_proc = bind(&flags, flags.grpc_port).await?;
     let health = bind(&flags, flags.grpc_health_port).await?;
     let metrics = bind(&flags, flags.metrics_port).await?;
@@ -46,7 +51,7 @@ pub(crate) async fn serve(
 
     let readiness = Readiness::default();
     tasks.spawn("health", Criticality::Critical, serve_health(health, readiness.clone()));
-    tasks.spawn("metrics", Criticality::Critical, serve_metrics(metrics, registry));
+    tasks.spawn("metrics", Criticality::Critical, serve_metrics(metrics, registry, view));
     let (stop, stopped) = oneshot::channel();
     let mut builder = ext_proc_builder(tls)?;
     let server = builder
@@ -73,6 +78,10 @@ pub(crate) async fn serve(
         () = tokio::time::sleep(flags.drain_timeout) => {}
     }
 
+    if let Some(admission) = admission {
+        // Whatever waits is answered now, and nothing new is let in.
+        admission.observe(Signal::Drain);
+    }
     let streams = service.open_streams();
     tracing::info!(streams, limit = ?flags.stream_drain_timeout, "no new streams: waiting for running ones");
     // The server may have gone by itself just now: then there is nobody to tell.
@@ -139,7 +148,7 @@ async fn serve_health(listener: TcpListener, readiness: Readiness) {
     tracing::error!(?served, "health server ended");
 }
 
-async fn serve_metrics(listener: TcpListener, registry: Registry) {
-    let served = axum::serve(listener, metrics_server::router(registry)).await;
+async fn serve_metrics(listener: TcpListener, registry: Registry, view: Option<PoolView>) {
+    let served = axum::serve(listener, metrics_server::router(registry, view)).await;
     tracing::error!(?served, "metrics server ended");
 }

@@ -29,7 +29,7 @@ use crate::message::{Inbound, InboundEnd, Message};
 use crate::metrics::{Labels, Metrics, Running};
 use crate::reject::RefusalStyle;
 use crate::reply::Reply;
-use crate::session::{Session, SessionSettings, is_uncounted};
+use crate::session::{Session, SessionSettings, is_header_only};
 
 /// What the service is told at start.
 #[derive(Clone, Debug)]
@@ -164,7 +164,6 @@ impl fmt::Debug for Driver {
 }
 
 /// What a stream waits for.
-#[expect(clippy::large_enum_variant, reason = "lives for a moment on the stack; a box would cost every message")]
 enum Event {
     Inbound(Result<Option<ProcessingRequest>, Status>),
     Routed(Result<Routed, Rejection>),
@@ -242,8 +241,8 @@ impl Driver {
         else {
             return;
         };
-        let counted = !is_uncounted(headers, *end_of_stream);
-        match self.shared.router.identify(headers, vouched.as_ref(), counted) {
+        let header_only = is_header_only(headers, *end_of_stream);
+        match self.shared.router.identify(headers, vouched.as_ref(), header_only) {
             Ok(identity) => {
                 self.labels = self.shared.metrics.labels(&identity);
                 self.identity = Some(identity);

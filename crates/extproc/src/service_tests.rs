@@ -275,6 +275,7 @@ fn router(table: Arc<EndpointTable>, scheduler: Scheduler) -> Router {
         identities: Identities::default(),
         gatekeeper: Gatekeeper::Open,
         estimate: TokenEstimate::default(),
+        admit_header_only: false,
         seed: 1,
         heed_subset: true,
     })

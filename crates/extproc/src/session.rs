@@ -278,8 +278,8 @@ impl Session {
             return;
         };
         let bytes = body.as_deref().unwrap_or_default();
-        let uncounted = is_uncounted(&headers, body.is_none() && !trailers);
-        let fields = if uncounted { Ok(Default::default()) } else { parse_request(self.api, bytes) };
+        let header_only = is_header_only(&headers, body.is_none() && !trailers);
+        let fields = if header_only { Ok(Default::default()) } else { parse_request(self.api, bytes) };
         let fields = match fields {
             Ok(fields) => fields,
             Err(error) => {
@@ -287,7 +287,7 @@ impl Session {
                 return;
             }
         };
-        if fields.model.is_none() && self.api != Api::Passthrough && !uncounted {
+        if fields.model.is_none() && self.api != Api::Passthrough && !header_only {
             self.refuse(&Refusal::model_missing(), actions);
             return;
         }
@@ -311,7 +311,7 @@ impl Session {
         actions.push(Action::Route(Intent {
             request: Arc::new(request),
             subset: self.subset.take(),
-            uncounted,
+            header_only,
             deadline: None,
         }));
     }
@@ -415,8 +415,8 @@ fn path_of(headers: &Headers) -> &str {
         .unwrap_or("/v1/completions")
 }
 
-/// Whether a request asks for none of the model's time: it is placed, but neither queued nor counted.
-pub(crate) fn is_uncounted(headers: &Headers, end_of_stream: bool) -> bool {
+/// Whether a request asks for none of the model's time.
+pub(crate) fn is_header_only(headers: &Headers, end_of_stream: bool) -> bool {
     end_of_stream && matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))
 }
 

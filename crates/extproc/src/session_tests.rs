@@ -176,7 +176,7 @@ fn headers_are_answered_only_after_the_whole_body() {
     assert!(request.stream);
     assert_eq!(request.api, Api::OpenAiChat);
     assert_eq!(request.body_bytes, CHAT.len() as u64);
-    assert!(!script.intents[0].uncounted);
+    assert!(!script.intents[0].header_only);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_get_is_placed_at_once_and_not_counted() {
     let mut script = Script::new();
     script.headers(&[(":method", "GET"), (":path", "/v1/models")], true);
     assert_eq!(script.out(), "route");
-    assert!(script.intents[0].uncounted);
+    assert!(script.intents[0].header_only);
     assert_eq!(script.placed().out(), "rh");
     assert_eq!(script.response(&[(":status", "200")], false).chunk("{}", true).out(), "sh sb* end:natural");
     // Also on a path that would otherwise need a model.
@@ -251,7 +251,7 @@ fn a_get_is_placed_at_once_and_not_counted() {
 fn a_post_without_a_body_takes_the_full_path() {
     let mut script = Script::new();
     script.headers(&[(":method", "POST"), (":path", "/reset")], true);
-    assert!(!script.intents[0].uncounted);
+    assert!(!script.intents[0].header_only);
     assert_eq!(script.placed().out(), "route rh");
     let mut script = Script::new();
     script.headers(&[(":method", "POST"), (":path", "/v1/completions")], true);

@@ -20,8 +20,8 @@ pub struct Intent {
     pub request: Arc<Request>,
     /// The endpoints the gateway allows; none: the whole pool.
     pub subset: Option<Subset>,
-    /// The request has no body and asks for none of the model's time: it is placed, but neither queued nor counted.
-    pub uncounted: bool,
+    /// The request has no body and asks for none of the model's time.
+    pub header_only: bool,
     /// When the stream that it came on ends by itself.
     pub deadline: Option<Time>,
 }
@@ -43,6 +43,8 @@ pub struct RouterParts {
     pub identities: Identities,
     pub gatekeeper: Gatekeeper,
     pub estimate: TokenEstimate,
+    /// Requests without a body are admitted and counted like any other.
+    pub admit_header_only: bool,
     /// Makes the random choices of a run repeatable.
     pub seed: u64,
     /// A request stays within the endpoints that the gateway allows it.
@@ -57,6 +59,7 @@ pub struct Router {
     identities: Identities,
     gatekeeper: Gatekeeper,
     estimate: TokenEstimate,
+    admit_header_only: bool,
     /// The seed of the next decision's generator.
     seed: AtomicU64,
     heed_subset: bool,
@@ -74,15 +77,24 @@ struct Passage<'a> {
 
 impl Router {
     pub fn new(parts: RouterParts) -> Self {
-        let RouterParts { table, scheduler, identities, gatekeeper, estimate, seed, heed_subset } = parts;
-        Self { table, scheduler, identities, gatekeeper, estimate, seed: AtomicU64::new(seed), heed_subset }
+        let RouterParts { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset } =
+            parts;
+        let seed = AtomicU64::new(seed);
+        Self { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset }
     }
 
-    /// Who a request is from, as far as its headers and the proxy say; an error if that rules it out. `counted` tells
-    /// that it is going to be admitted.
-    pub fn identify(&self, headers: &Headers, vouched: Option<&Vouched>, counted: bool) -> Result<Identity, Rejection> {
+    /// Who a request is from, as far as its headers and the proxy say; an error if that rules it out. `header_only` as in
+    /// [`Intent`].
+    pub fn identify(
+        &self,
+        headers: &Headers,
+        vouched: Option<&Vouched>,
+        header_only: bool,
+    ) -> Result<Identity, Rejection> {
         let resolved = self.identities.resolve(headers, vouched)?;
-        if let (true, Gatekeeper::FlowControl(admission)) = (counted, &self.gatekeeper) {
+        if let Gatekeeper::FlowControl(admission) = &self.gatekeeper
+            && (!header_only || self.admit_header_only)
+        {
             let bytes = headers.last_str("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
             if let Some(rejection) = admission.refusal_by_headers(&ask_of_headers(&resolved.identity, bytes)) {
                 return Err(Rejection::not_admitted(rejection, &mut self.rng()));
@@ -94,11 +106,11 @@ impl Router {
     /// Waits until the request may start, chooses endpoints for it and books them. Dropping the future, at any point,
     /// leaves no trace.
     pub async fn route(&self, intent: Intent, identity: Identity) -> Result<Routed, Rejection> {
-        let Intent { request, subset, uncounted, deadline } = intent;
+        let Intent { request, subset, header_only, deadline } = intent;
         let subset = subset.filter(|_| self.heed_subset);
         let tokens = self.estimate.tokens(request.body_bytes, request.max_output_tokens);
         let mut passage = Passage { request: &request, identity: &identity, subset, deadline, tokens, rng: self.rng() };
-        if uncounted {
+        if header_only && !self.admit_header_only {
             let decision = self.decide(&mut passage)?;
             return Ok(Routed { destination: destination(&decision.targets), in_flight: None });
         }

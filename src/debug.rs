@@ -1,0 +1,129 @@
+//! `GET /debug/flow`: the state of flow control, for a person who wants to know why a request waits.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sluice_core::EndpointId;
+use sluice_flow::policy::BookingLimit;
+use sluice_flow::{BandStats, EndpointKey, EndpointStats, FlowStats, Partition, Stats};
+
+/// The whole page.
+pub(crate) fn flow_page(stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) -> Value {
+    let saturation: BTreeMap<&str, f64> =
+        stats.saturation.iter().map(|(partition, value)| (partition_name(*partition), *value)).collect();
+    let endpoints: Vec<Value> =
+        stats.endpoints.iter().map(|(key, endpoint)| endpoint_entry(names.get(key), endpoint)).collect();
+    json!({
+        "waiting": {"requests": stats.waiting.requests, "bytes": stats.waiting.bytes},
+        "leases": {
+            "granted": stats.leases.granted,
+            "started": stats.leases.started,
+            "revoked": stats.leases.revoked,
+        },
+        "saturation": {"effective": stats.effective_saturation, "byStage": saturation},
+        "closed": stats.closed,
+        "bands": stats.bands.iter().map(|band| band_entry(band, stats)).collect::<Vec<_>>(),
+        "endpoints": endpoints,
+    })
+}
+
+fn band_entry(band: &BandStats, stats: &Stats) -> Value {
+    json!({
+        "priority": band.priority.0,
+        "ceiling": band.ceiling,
+        "gated": why_gated(band, &stats.saturation),
+        "waiting": {"requests": band.waiting.requests, "bytes": band.waiting.bytes},
+        "parked": band.parked,
+        "oldestWaitSeconds": band.oldest_wait.as_secs_f64(),
+        "maxRequests": band.max_requests,
+        "maxBytes": band.max_bytes,
+        "flows": band.flows.iter().map(flow_entry).collect::<Vec<_>>(),
+    })
+}
+
+/// Null for a band that the gate lets pass.
+fn why_gated(band: &BandStats, saturation: &[(Partition, f64)]) -> Value {
+    if !band.gated {
+        return Value::Null;
+    }
+    if saturation.is_empty() {
+        return json!("the pool has no endpoints");
+    }
+    if band.ceiling <= 0.0 {
+        return json!("its ceiling is 0: nothing of it is let in");
+    }
+    let over = saturation.iter().filter(|(_, saturation)| *saturation >= band.ceiling);
+    let over: Vec<String> = over
+        .map(|(partition, saturation)| format!("saturation of {} is {saturation:.3}", partition_name(*partition)))
+        .collect();
+    if over.is_empty() {
+        return json!("a band above it is held back");
+    }
+    json!(format!("{}, its ceiling {:.3}", over.join(" and "), band.ceiling))
+}
+
+fn flow_entry(flow: &FlowStats) -> Value {
+    json!({
+        "tenant": &*flow.tenant,
+        "waiting": {"requests": flow.waiting.requests, "bytes": flow.waiting.bytes},
+        "oldestWaitSeconds": flow.oldest_wait.as_secs_f64(),
+        "inFlight": flow.in_flight,
+    })
+}
+
+fn endpoint_entry(id: Option<&EndpointId>, endpoint: &EndpointStats) -> Value {
+    let EndpointStats { in_pool, load, reserved, limit } = endpoint;
+    let BookingLimit { requests, tokens } = limit;
+    json!({
+        "name": id.map(ToString::to_string),
+        "inPool": in_pool,
+        "inFlight": {"requests": load.requests, "tokens": load.tokens},
+        "reserved": {"requests": reserved.requests, "tokens": reserved.tokens},
+        "limit": {"requests": finite(*requests), "tokens": finite(*tokens)},
+    })
+}
+
+/// Null stands for no limit.
+fn finite(limit: u64) -> Option<u64> {
+    Some(limit).filter(|&limit| limit < u64::MAX)
+}
+
+const fn partition_name(partition: Partition) -> &'static str {
+    match partition {
+        Partition::Prefill => "prefill",
+        Partition::Decode => "decode",
+        Partition::Pool => "pool",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_core::Priority;
+    use sluice_flow::Waiting;
+
+    use super::*;
+
+    fn band(priority: i32, ceiling: f64, gated: bool) -> BandStats {
+        BandStats {
+            priority: Priority(priority),
+            waiting: Waiting { requests: 3, bytes: 30 },
+            parked: 1,
+            oldest_wait: std::time::Duration::from_millis(1_500),
+            max_requests: 10,
+            max_bytes: 100,
+            ceiling,
+            gated,
+            flows: vec![],
+        }
+    }
+
+    #[test]
+    fn a_gated_band_says_why() {
+        let decode = [(Partition::Prefill, 0.1), (Partition::Decode, 0.85)];
+        assert_eq!(why_gated(&band(0, 0.8, true), &decode), "saturation of decode is 0.850, its ceiling 0.800");
+        assert_eq!(why_gated(&band(0, 0.8, false), &decode), Value::Null);
+        assert_eq!(why_gated(&band(0, 0.0, true), &decode), "its ceiling is 0: nothing of it is let in");
+        assert_eq!(why_gated(&band(0, 0.9, true), &decode), "a band above it is held back");
+        assert_eq!(why_gated(&band(0, 1.0, true), &[]), "the pool has no endpoints");
+    }
+}
