@@ -102,7 +102,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let clock = Arc::new(SystemClock::start());
     let registry = Registry::new();
     let legacy_names = settings.metrics.legacy_names;
-    let metrics = Metrics::register(&registry, legacy_names).context("registering metrics")?;
+    let metrics = Metrics::register(&registry, flags.pool_name(), legacy_names).context("registering metrics")?;
     let table = Arc::new(EndpointTable::default());
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 

@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use sluice_core::Request;
+use sluice_flow::Outcome;
 use sluice_router::{DEFAULT_TENANT, Identity};
 
 /// At most this many different model names, and as many fairness ids, become label values; later ones are counted as
@@ -12,12 +14,23 @@ const MAX_VALUES: usize = 1_000;
 /// Labels of series that tell requests apart.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
 
+const QUEUE_LABELS: [&str; 6] =
+    ["fairness_id", "priority", "outcome", "inference_pool", "model_name", "target_model_name"];
+
+/// Seconds.
+const QUEUE_BUCKETS: [f64; 16] =
+    [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
 /// What the request path counts.
 #[derive(Debug)]
 pub struct Metrics {
     requests: IntCounterVec,
     errors: IntCounterVec,
     running: IntGaugeVec,
+    queue_duration: HistogramVec,
+    objectives_not_found: IntCounter,
+    /// Value of the label `inference_pool`.
+    pool: String,
     legacy: Option<Legacy>,
     models: LabelValues,
     tenants: LabelValues,
@@ -47,6 +60,7 @@ struct Legacy {
     requests: IntCounterVec,
     errors: IntCounterVec,
     running: IntGaugeVec,
+    queue_duration: HistogramVec,
 }
 
 /// Label values of one request.
@@ -68,8 +82,8 @@ impl Default for Labels {
 pub(crate) struct Running(Vec<IntGauge>);
 
 impl Metrics {
-    /// `legacy_names` also emits the series under their deprecated names.
-    pub fn register(registry: &Registry, legacy_names: bool) -> Result<Self, prometheus::Error> {
+    /// `pool` is what the label `inference_pool` says; `legacy_names` also emits the series under their deprecated names.
+    pub fn register(registry: &Registry, pool: &str, legacy_names: bool) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| -> Result<_, prometheus::Error> {
             let family = IntCounterVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(family.clone()))?;
@@ -80,6 +94,17 @@ impl Metrics {
             registry.register(Box::new(family.clone()))?;
             Ok(family)
         };
+        let histogram = |name: &str, help: &str| -> Result<_, prometheus::Error> {
+            let options = HistogramOpts::new(name, help).buckets(QUEUE_BUCKETS.to_vec());
+            let family = HistogramVec::new(options, &QUEUE_LABELS)?;
+            registry.register(Box::new(family.clone()))?;
+            Ok(family)
+        };
+        let objectives_not_found = IntCounter::new(
+            "llm_d_epp_objective_not_found_total",
+            "requests with an objective that nobody has defined",
+        )?;
+        registry.register(Box::new(objectives_not_found.clone()))?;
         let [model, target, fairness, priority] = LABELS;
         let legacy = || -> Result<Legacy, prometheus::Error> {
             Ok(Legacy {
@@ -98,6 +123,10 @@ impl Metrics {
                     "[Deprecated: Use llm_d_epp_request_running] requests running on an endpoint",
                     &[model],
                 )?,
+                queue_duration: histogram(
+                    "inference_extension_flow_control_request_queue_duration_seconds",
+                    "[Deprecated: Use llm_d_epp_flow_control_request_queue_duration_seconds] time until admission ended",
+                )?,
             })
         };
         Ok(Self {
@@ -108,6 +137,12 @@ impl Metrics {
                 &[model, target, fairness, priority, "error_code"],
             )?,
             running: gauge("llm_d_epp_request_running", "requests running on an endpoint", &LABELS)?,
+            queue_duration: histogram(
+                "llm_d_epp_flow_control_request_queue_duration_seconds",
+                "time from asking for admission until the request was started or dropped, by how it ended",
+            )?,
+            objectives_not_found,
+            pool: pool.to_owned(),
             legacy: legacy_names.then(legacy).transpose()?,
             models: LabelValues::default(),
             tenants: LabelValues::default(),
@@ -140,6 +175,20 @@ impl Metrics {
         gauges.extend(self.legacy.as_ref().map(|legacy| legacy.running.with_label_values(&[model])));
         gauges.iter().for_each(IntGauge::inc);
         Running(gauges)
+    }
+
+    /// Admission ended with `outcome` after `waited`.
+    pub(crate) fn queued(&self, labels: &Labels, outcome: Outcome, waited: Duration) {
+        let [model, target, fairness, priority] = labels.values();
+        let values = [fairness, priority, outcome.as_str(), &self.pool, model, target];
+        let twin = self.legacy.as_ref().map(|legacy| &legacy.queue_duration);
+        for family in [&self.queue_duration].into_iter().chain(twin) {
+            family.with_label_values(&values).observe(waited.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn objective_not_found(&self) {
+        self.objectives_not_found.inc();
     }
 
     /// A request failed or was refused.
@@ -178,7 +227,7 @@ mod tests {
     #[test]
     fn running_falls_back_when_the_guard_goes() {
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry, true).unwrap();
+        let metrics = Metrics::register(&registry, "p", true).unwrap();
         let identity = Identity { priority: Priority(-1), tenant: "alice".into() };
         let labels = Labels { model: "m".into(), ..metrics.labels(&identity) };
         let running = metrics.placed(&labels);
@@ -191,9 +240,9 @@ mod tests {
 
     #[test]
     fn old_names_are_a_choice() {
-        for (legacy, expected) in [(true, 2), (false, 1)] {
+        for (legacy, expected) in [(true, 3), (false, 2)] {
             let registry = Registry::new();
-            let metrics = Metrics::register(&registry, legacy).unwrap();
+            let metrics = Metrics::register(&registry, "p", legacy).unwrap();
             metrics.failed(&Labels::default(), "BadRequest");
             assert_eq!(families(&registry).len(), expected, "{:?}", families(&registry));
         }

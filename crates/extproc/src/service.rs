@@ -20,7 +20,7 @@ use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_core::{Clock, TerminationCause, Time, TokenUsage};
-use sluice_router::{Identity, InFlight, Intent, Rejection, Routed, Router};
+use sluice_router::{Identity, InFlight, Intent, Rejection, Resolved, Routed, Router};
 use tonic::{Response, Status, Streaming};
 
 use crate::action::{Action, Close, Ending, Outcome};
@@ -150,6 +150,7 @@ struct Driver {
     outbox: VecDeque<Reply>,
     close: Option<Close>,
     routing: Option<Routing>,
+    routing_since: Time,
     identity: Option<Identity>,
     labels: Labels,
     in_flight: Option<InFlight>,
@@ -182,6 +183,7 @@ impl Driver {
             outbox: VecDeque::new(),
             close: None,
             routing: None,
+            routing_since: Time::ZERO,
             identity: None,
             labels: Labels::default(),
             in_flight: None,
@@ -243,11 +245,19 @@ impl Driver {
         };
         let header_only = is_header_only(headers, *end_of_stream);
         match self.shared.router.identify(headers, vouched.as_ref(), header_only) {
-            Ok(identity) => {
+            Ok(Resolved { identity, unknown_objective }) => {
+                if unknown_objective {
+                    self.shared.metrics.objective_not_found();
+                }
                 self.labels = self.shared.metrics.labels(&identity);
                 self.identity = Some(identity);
             }
-            Err(rejection) => *refusal = Some(rejection.into()),
+            Err(rejection) => {
+                if matches!(rejection, Rejection::UnknownObjective { .. }) {
+                    self.shared.metrics.objective_not_found();
+                }
+                *refusal = Some(rejection.into());
+            }
         }
     }
 
@@ -263,6 +273,12 @@ impl Driver {
 
     fn on_routed(&mut self, routed: Result<Routed, Rejection>) {
         self.routing = None;
+        let outcome = match &routed {
+            Ok(_) => sluice_flow::Outcome::Dispatched,
+            Err(Rejection::NotAdmitted { outcome, .. }) => *outcome,
+            Err(_) => sluice_flow::Outcome::EvictedOther,
+        };
+        self.queued(outcome);
         let result = match routed {
             Ok(Routed { destination, in_flight }) => {
                 self.in_flight = in_flight;
@@ -279,7 +295,7 @@ impl Driver {
         for action in actions.drain(..) {
             match action {
                 Action::Route(intent) => self.start_routing(intent),
-                Action::StopRouting => self.routing = None,
+                Action::StopRouting => self.stop_routing(),
                 Action::Reply(reply) => self.outbox.push_back(reply),
                 Action::Sending(bytes) => {
                     if let Some(in_flight) = &mut self.in_flight {
@@ -300,8 +316,24 @@ impl Driver {
         let Some(identity) = self.identity.take() else { return };
         self.shared.metrics.name_model(&mut self.labels, &intent.request);
         let intent = Intent { deadline: self.deadline, ..intent };
+        self.routing_since = self.shared.clock.now();
         let router = Arc::clone(&self.shared.router);
         self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
+    }
+
+    /// The request is dead. If it was waiting, it leaves the queue at once.
+    fn stop_routing(&mut self) {
+        if self.routing.take().is_some() {
+            self.queued(sluice_flow::Outcome::EvictedContextCancelled);
+        }
+    }
+
+    /// Records how long the request waited for `outcome`.
+    fn queued(&self, outcome: sluice_flow::Outcome) {
+        if self.shared.router.has_queues() {
+            let waited = self.shared.clock.now().saturating_since(self.routing_since);
+            self.shared.metrics.queued(&self.labels, outcome, waited);
+        }
     }
 
     /// Releases what the request holds, and counts it if it failed.
@@ -309,7 +341,7 @@ impl Driver {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        self.routing = None;
+        self.stop_routing();
         self.running = None;
         if let Some(in_flight) = self.in_flight.take() {
             let cause = match outcome {

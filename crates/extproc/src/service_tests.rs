@@ -76,7 +76,7 @@ impl Picking {
         let scheduler = Scheduler::new(Arc::new(First), vec![profile]).unwrap();
         let router = Arc::new(router(table, scheduler));
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry, false).unwrap();
+        let metrics = Metrics::register(&registry, "p", false).unwrap();
         let settings = ServiceSettings {
             max_request_body: 1 << 20,
             refusal_style: RefusalStyle::Api,
@@ -246,7 +246,7 @@ fn made_ids_are_uuids_and_differ() {
     let service = Service::new(
         Arc::new(router(Arc::default(), scheduler)),
         Arc::new(SystemClock::start()),
-        Metrics::register(&Registry::new(), false).unwrap(),
+        Metrics::register(&Registry::new(), "p", false).unwrap(),
         ServiceSettings {
             max_request_body: 1,
             refusal_style: RefusalStyle::Api,

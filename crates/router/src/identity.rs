@@ -54,9 +54,9 @@ pub struct Identities {
 
 /// An identity, and whether its objective was one that nobody has defined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Resolved {
-    pub(crate) identity: Identity,
-    pub(crate) unknown_objective: bool,
+pub struct Resolved {
+    pub identity: Identity,
+    pub unknown_objective: bool,
 }
 
 impl Identities {

@@ -11,7 +11,7 @@ mod route;
 
 pub use flow_metrics::{FlowCollector, FlowState};
 pub use gatekeeper::{Gatekeeper, SheddingGate};
-pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Vouched};
+pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Resolved, Vouched};
 pub use in_flight::InFlight;
 pub use rejection::Rejection;
 pub use route::{Intent, Routed, Router, RouterParts};

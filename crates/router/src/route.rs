@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::admission::{Admit, NotParked, NotStarted, Permit, Target};
 use crate::ask::{Allowed, ask, ask_of_headers};
 use crate::gatekeeper::Gatekeeper;
-use crate::{Identities, Identity, InFlight, Rejection, Vouched};
+use crate::{Identities, Identity, InFlight, Rejection, Resolved, Vouched};
 
 /// A request that wants an endpoint.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Router {
         headers: &Headers,
         vouched: Option<&Vouched>,
         header_only: bool,
-    ) -> Result<Identity, Rejection> {
+    ) -> Result<Resolved, Rejection> {
         let resolved = self.identities.resolve(headers, vouched)?;
         if let Gatekeeper::FlowControl(admission) = &self.gatekeeper
             && (!header_only || self.admit_header_only)
@@ -100,7 +100,12 @@ impl Router {
                 return Err(Rejection::not_admitted(rejection, &mut self.rng()));
             }
         }
-        Ok(resolved.identity)
+        Ok(resolved)
+    }
+
+    /// Requests may have to wait.
+    pub const fn has_queues(&self) -> bool {
+        matches!(self.gatekeeper, Gatekeeper::FlowControl(_))
     }
 
     /// Waits until the request may start, chooses endpoints for it and books them. Dropping the future, at any point,
