@@ -246,22 +246,5 @@ fn destination(targets: &[Arc<Endpoint>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use sluice_core::{EndpointId, EndpointUid};
-
-    #[test]
-    fn a_destination_is_a_list_with_ipv6_in_brackets() {
-        let targets: Vec<_> = ["10.0.0.1:8000", "[fd00::1]:8000"]
-            .into_iter()
-            .map(|address| {
-                let id = EndpointId::new("default", address);
-                Arc::new(Endpoint::new(id, EndpointUid("1".into()), address.parse().unwrap(), BTreeMap::new()))
-            })
-            .collect();
-        assert_eq!(destination(&targets), "10.0.0.1:8000,[fd00::1]:8000");
-        assert_eq!(destination(&targets[..1]), "10.0.0.1:8000");
-    }
-}
+#[path = "route_tests.rs"]
+mod tests;

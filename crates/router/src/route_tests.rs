@@ -1,0 +1,277 @@
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+
+use sluice_core::{
+    Api, BoxFuture, Criticality, DropReason, EndpointId, EndpointUid, Priority, RequestId, Spawn, SystemClock, Tasks,
+    TerminationCause, TokenUsage,
+};
+use sluice_data::EndpointSpec;
+use sluice_flow::{BandConfig, Config, Outcome, Signal};
+use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+use sluice_schedule::{Next, Picker, Profile, ProfileHandler, ProfileResult};
+
+use super::*;
+use crate::admission::Admission;
+use crate::{IdentityRules, SheddingGate};
+
+/// No test waits for a timer.
+struct NoTasks;
+
+impl Spawn for NoTasks {
+    fn spawn(&self, _name: &'static str, _criticality: Criticality, _body: BoxFuture) {}
+}
+
+/// Runs the only profile; picks the candidate with the lowest address.
+#[derive(Debug)]
+struct Lowest;
+
+impl ProfileHandler for Lowest {
+    fn check(&self, _profile_names: &[&str]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn next(&self, _request: &Request, results: &[Option<ProfileResult>]) -> Next {
+        if results[0].is_some() { Next::Finish { primary: 0 } } else { Next::Run(0) }
+    }
+}
+
+impl Picker for Lowest {
+    fn pick(
+        &self,
+        _request: &Request,
+        candidates: &[&Arc<Endpoint>],
+        _scores: &[f32],
+        _rng: &mut Rng,
+        picked: &mut SmallVec<[usize; 4]>,
+    ) {
+        picked.extend((0..candidates.len()).min_by_key(|&index| candidates[index].address));
+    }
+}
+
+fn spec(port: u16) -> EndpointSpec {
+    EndpointSpec {
+        id: EndpointId::new("default", &port.to_string()),
+        uid: EndpointUid("1".into()),
+        address: SocketAddr::from(([10, 0, 0, 1], port)),
+        labels: BTreeMap::new(),
+    }
+}
+
+struct World {
+    table: Arc<EndpointTable>,
+    router: Router,
+    admission: Option<Admission>,
+}
+
+impl World {
+    fn new(ports: &[u16], gatekeeper: impl FnOnce(&Arc<EndpointTable>) -> (Gatekeeper, Option<Admission>)) -> Self {
+        let table = Arc::new(EndpointTable::default());
+        table.replace(ports.iter().copied().map(spec));
+        let (gatekeeper, admission) = gatekeeper(&table);
+        let profile = Profile { name: "main".into(), filters: vec![], scorers: vec![], picker: Arc::new(Lowest) };
+        let router = Router::new(RouterParts {
+            table: Arc::clone(&table),
+            scheduler: Scheduler::new(Arc::new(Lowest), vec![profile]).unwrap(),
+            identities: Identities::new(IdentityRules::default(), BTreeMap::new()),
+            gatekeeper,
+            estimate: TokenEstimate::default(),
+            admit_header_only: false,
+            seed: 1,
+            heed_subset: true,
+        });
+        Self { table, router, admission }
+    }
+
+    fn open(ports: &[u16]) -> Self {
+        Self::new(ports, |_| (Gatekeeper::Open, None))
+    }
+
+    /// One request per endpoint.
+    fn queueing(ports: &[u16]) -> Self {
+        Self::new(ports, |table| {
+            let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+            let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+            let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector));
+            let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(NoTasks));
+            let listener = admission.clone();
+            table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
+            (Gatekeeper::FlowControl(admission.clone()), Some(admission))
+        })
+    }
+
+    fn route(
+        &self,
+        priority: i32,
+        hint: Option<&str>,
+    ) -> Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + '_>> {
+        let intent = Intent { subset: hint.map(|hint| Subset::parse([hint])), ..intent() };
+        let identity = Identity { priority: Priority(priority), tenant: "a".into() };
+        Box::pin(self.router.route(intent, identity))
+    }
+
+    fn place(&self, priority: i32, hint: Option<&str>) -> Option<Result<Routed, Rejection>> {
+        poll(&mut self.route(priority, hint))
+    }
+
+    fn loads(&self) -> Vec<u64> {
+        self.table.snapshot().endpoints().iter().map(|endpoint| endpoint.load().requests()).collect()
+    }
+}
+
+fn intent() -> Intent {
+    let request = Request {
+        id: RequestId("r".into()),
+        received: Time::ZERO,
+        api: Api::OpenAiChat,
+        headers: Headers::new(),
+        model: Some("m".into()),
+        stream: true,
+        max_output_tokens: None,
+        body_bytes: 400,
+    };
+    Intent { request: Arc::new(request), subset: None, header_only: false, deadline: None }
+}
+
+/// The answer, if it is there already.
+fn poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+fn destination_of(routed: Option<Result<Routed, Rejection>>) -> (String, Option<InFlight>) {
+    let routed = routed.expect("it need not wait").expect("it is placed");
+    (routed.destination, routed.in_flight)
+}
+
+#[test]
+fn a_destination_is_a_list_with_ipv6_in_brackets() {
+    let targets: Vec<_> = ["10.0.0.1:8000", "[fd00::1]:8000"]
+        .into_iter()
+        .map(|address| {
+            let id = EndpointId::new("default", address);
+            Arc::new(Endpoint::new(id, EndpointUid("1".into()), address.parse().unwrap(), BTreeMap::new()))
+        })
+        .collect();
+    assert_eq!(destination(&targets), "10.0.0.1:8000,[fd00::1]:8000");
+    assert_eq!(destination(&targets[..1]), "10.0.0.1:8000");
+}
+
+#[test]
+fn without_a_gate_everybody_is_placed_and_counted() {
+    let world = World::open(&[1, 2]);
+    let (destination, in_flight) = destination_of(world.place(0, None));
+    assert_eq!(destination, "10.0.0.1:1");
+    assert_eq!(world.loads(), [1, 0]);
+    assert_eq!(world.table.snapshot().endpoints()[0].load().tokens(), 100, "a token for four bytes");
+    drop(in_flight);
+    assert_eq!(world.loads(), [0, 0]);
+}
+
+#[test]
+fn an_empty_pool_or_subset_is_a_503_where_nothing_waits() {
+    for (world, hint) in [(World::open(&[]), None), (World::open(&[1]), Some("10.9.9.9"))] {
+        assert_eq!(world.place(0, hint).unwrap().unwrap_err(), Rejection::NoCandidates);
+    }
+}
+
+#[test]
+fn a_request_without_a_body_is_placed_but_not_counted() {
+    let world = World::queueing(&[1]);
+    let (_, _held) = destination_of(world.place(0, None));
+    let identity = Identity { priority: Priority(0), tenant: "a".into() };
+    let intent = Intent { header_only: true, ..intent() };
+    let (destination, in_flight) = destination_of(poll(&mut Box::pin(world.router.route(intent, identity))));
+    assert_eq!(destination, "10.0.0.1:1", "although the endpoint is full");
+    assert!(in_flight.is_none());
+}
+
+#[test]
+fn only_sheddable_work_is_shed_without_queues() {
+    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+    let world = World::new(&[1], |_| (Gatekeeper::Shedding(SheddingGate::new(Arc::new(detector))), None));
+    let (_, held) = destination_of(world.place(-1, None));
+    assert_eq!(world.place(-1, None).unwrap().unwrap_err(), Rejection::Shed);
+    let (_, second) = destination_of(world.place(0, None));
+    assert_eq!(world.loads(), [2]);
+    drop((held, second));
+    destination_of(world.place(-1, None));
+}
+
+#[test]
+fn an_endpoint_never_gets_more_than_its_limit_and_a_freed_place_is_used_at_once() {
+    let world = World::queueing(&[1, 2]);
+    let (first, held) = destination_of(world.place(0, None));
+    let (second, _other) = destination_of(world.place(0, None));
+    assert_eq!((first.as_str(), second.as_str()), ("10.0.0.1:1", "10.0.0.1:2"), "the preferred one was full");
+
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    held.unwrap().finish(TerminationCause::Natural, TokenUsage::default());
+    let (third, _held) = destination_of(poll(&mut waiting));
+    assert_eq!(third, "10.0.0.1:1");
+    assert_eq!(world.loads(), [1, 1]);
+}
+
+#[test]
+fn a_request_hinted_to_a_full_endpoint_waits_for_that_one_and_delays_nobody() {
+    let world = World::queueing(&[1, 2]);
+    let (_, held) = destination_of(world.place(0, None));
+    let mut hinted = world.route(0, Some("10.0.0.1:1"));
+    assert!(poll(&mut hinted).is_none(), "there is room in the pool, but not there");
+    let (unhinted, other) = destination_of(world.place(-5, None));
+    assert_eq!(unhinted, "10.0.0.1:2");
+    drop(other);
+    assert!(poll(&mut hinted).is_none());
+    drop(held);
+    let (destination, _held) = destination_of(poll(&mut hinted));
+    assert_eq!(destination, "10.0.0.1:1");
+}
+
+#[test]
+fn a_subset_without_endpoints_is_refused_at_once_and_an_empty_pool_waits() {
+    let world = World::queueing(&[1]);
+    let rejection = world.place(0, Some("10.9.9.9")).unwrap().unwrap_err();
+    let Rejection::NotAdmitted { outcome, .. } = rejection else { panic!("{rejection:?}") };
+    assert_eq!(outcome.reason(), Some(DropReason::RejectedNoEndpoints));
+
+    world.table.replace([]);
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    world.table.replace([spec(7)]);
+    let (destination, _held) = destination_of(poll(&mut waiting));
+    assert_eq!(destination, "10.0.0.1:7");
+}
+
+#[test]
+fn whoever_stops_waiting_leaves_nothing_behind() {
+    let world = World::queueing(&[1]);
+    let (_, held) = destination_of(world.place(0, None));
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    drop(waiting);
+    let stats = world.admission.as_ref().unwrap().stats();
+    assert_eq!(stats.waiting.requests, 0);
+    assert_eq!(stats.totals[&Priority(0)].outcome(Outcome::EvictedContextCancelled), 1);
+    drop(held);
+    assert_eq!(world.loads(), [0]);
+    destination_of(world.place(0, None));
+}
+
+#[test]
+fn the_end_of_admission_answers_what_waits_and_refuses_by_headers() {
+    let world = World::queueing(&[1]);
+    let (_, _held) = destination_of(world.place(0, None));
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    world.admission.as_ref().unwrap().observe(Signal::Drain);
+    let rejection = poll(&mut waiting).unwrap().unwrap_err();
+    assert!(matches!(rejection, Rejection::NotAdmitted { outcome: Outcome::EvictedOther, retry_after: Some(1..=30) }));
+    let rejection = world.router.identify(&Headers::new(), None, false).unwrap_err();
+    assert!(matches!(rejection, Rejection::NotAdmitted { outcome: Outcome::RejectedOther, .. }));
+    assert!(world.router.identify(&Headers::new(), None, true).is_ok(), "what is not admitted is not refused");
+}
