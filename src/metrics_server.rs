@@ -27,3 +27,59 @@ fn scrape(registry: &Registry) -> Response {
 fn flow_page(view: &PoolView) -> Response {
     Json(debug::flow_page(&view.stats(), &view.endpoint_names())).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use sluice_core::{FlowKey, Priority, SystemClock, Tasks, Time};
+    use sluice_data::{EndpointTable, parse_endpoint_file};
+    use sluice_flow::{Ask, BandConfig, Config};
+    use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+    use sluice_router::FlowCollector;
+    use sluice_router::admission::Admission;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::tasks::RuntimeTasks;
+
+    /// Words of `text` that look like the name of a series.
+    fn names(text: &str) -> BTreeSet<String> {
+        let words = text.split(|letter: char| !(letter.is_ascii_lowercase() || letter == '_'));
+        let is_name = |word: &&str| word.starts_with("llm_d_epp_") || word.starts_with("inference_");
+        words.filter(is_name).filter(|word| *word != "inference_pool").map(str::to_owned).collect()
+    }
+
+    /// The series of flow control, of an engine in which something of everything has happened.
+    fn flow_control_page() -> String {
+        let (tasks, _reports) = RuntimeTasks::new(Handle::current());
+        let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+        let config =
+            Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
+        let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(tasks));
+        let table = Arc::new(EndpointTable::default());
+        let ask = || Ask::new(FlowKey { tenant: "a".into(), priority: Priority(0) }, Time::ZERO);
+        // Nobody is there yet: the first one waits while the page is read, the second one leaves.
+        let _waiting = admission.admit(ask());
+        drop(admission.admit(ask()));
+        let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
+        table.replace(parse_endpoint_file(file).unwrap());
+        let registry = Registry::new();
+        let view = PoolView::new(admission.clone(), Arc::clone(&table));
+        registry.register(Box::new(FlowCollector::new(Arc::new(view), "p", true))).unwrap();
+        let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        admission.set_pool(table.snapshot().endpoints());
+        empty_pool + &TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_page_of_metrics_names_every_series_and_no_other() {
+        let documented = names(include_str!("../docs/metrics.md"));
+        let flow_control = flow_control_page();
+        let help_and_type = flow_control.lines().filter(|line| line.starts_with("# TYPE"));
+        let mut emitted: BTreeSet<String> = help_and_type.flat_map(names).collect();
+        emitted.extend(names(include_str!("../crates/extproc/src/metrics.rs")));
+        assert_eq!(documented, emitted);
+    }
+}
