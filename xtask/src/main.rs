@@ -5,6 +5,7 @@
 
 mod console;
 mod demo;
+mod fuzz;
 mod structure;
 mod test;
 
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Sends chats through a real Envoy to simulated model servers and shows where each went
     Demo(demo::Arguments),
+    /// Runs random operations on a part of the product until something breaks
+    Fuzz(fuzz::Arguments),
     /// Checks everything that a change must hold: format, structure, lints, licences, tests
     Test,
 }
@@ -30,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Test => test::run(),
     };
     match done {

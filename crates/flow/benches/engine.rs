@@ -1,6 +1,5 @@
 //! What the engine's verbs cost in time.
 
-#[path = "scenario.rs"]
 mod scenario;
 
 use std::hint::black_box;

@@ -3,7 +3,6 @@
 
 #![expect(unused_qualifications, reason = "the macros of the benchmark write them")]
 
-#[path = "scenario.rs"]
 mod scenario;
 
 use std::hint::black_box;
@@ -111,8 +110,5 @@ const LIMITS: Limits = Limits {
     burst: u64::MAX / 200,
 };
 
-library_benchmark_group!(
-    name = engine,
-    benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst]
-);
+library_benchmark_group!(name = engine, benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst]);
 main!(library_benchmark_groups = engine);

@@ -12,8 +12,7 @@ const TENANTS: usize = 1000;
 fn main() {
     let count = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(50_000);
     let template = BandConfig { max_requests: u64::MAX, ..BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin)) };
-    let config =
-        Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
+    let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
     let mut engine = Engine::new(config);
     let tenants: Vec<Arc<str>> = (0..TENANTS).map(|tenant| format!("tenant-{tenant}").into()).collect();
     let before = resident();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_core::{FlowKey, Priority, TerminationCause, Time};
 use sluice_flow::{
     Ask, Booking, Effect, Ended, EndpointKey, Engine, Park, Signal, Stage, Stages, Start, StartError, Ticket,
-    TokensAtFirstChunk, TtlHeader, Verdict, Waiter,
+    TokensAtFirstChunk, TtlHeader, Verdict, Violations, Waiter,
 };
 use smallvec::SmallVec;
 
@@ -91,6 +91,10 @@ impl World {
             && after != expected
         {
             return Err(format!("after {event:?}\nthe engine shows {after:?}\nthe oracle shows {expected:?}"));
+        }
+        let counted = self.engine.stats(self.now).violations;
+        if counted != Violations::default() {
+            return Err(format!("after {event:?}\nthe engine counts {counted:?}"));
         }
         let full = matches!(event, Event::Start { result: Err(StartError::Full(_)), .. });
         self.history.push(Step { now: self.now, late: std::mem::take(&mut self.late), event, effects, after });

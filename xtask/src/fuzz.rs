@@ -1,0 +1,43 @@
+//! `cargo xtask fuzz`: random operations until something breaks.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use sluice_testkit::workspace;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// What to run
+    target: Target,
+    /// Operations to run
+    #[arg(long, default_value_t = 1_000_000)]
+    ops: u64,
+    /// Where the random numbers begin; a failing run is repeated by its seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Target {
+    /// The admission engine beside its oracle
+    Flow,
+}
+
+/// Builds the fuzzer for speed and runs it. A failing run has printed a minimal list of operations.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Arguments { target, ops, seed } = arguments;
+    let package = match target {
+        Target::Flow => "sluice-flow",
+    };
+    let status = Command::new(env!("CARGO"))
+        .args(["run", "--release", "--quiet", "--package", package, "--example", "fuzz", "--"])
+        .args(["--ops", &ops.to_string(), "--seed", &seed.to_string()])
+        .current_dir(workspace::root())
+        .status()
+        .context("cargo does not start")?;
+    if !status.success() {
+        bail!("the fuzzer ended with {status}");
+    }
+    Ok(())
+}
