@@ -89,8 +89,16 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
 
 /// Makes everything that serves, and fills the pool.
 fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Failure> {
-    let Assembled { scheduler, discovery, flow_control, legacy_detector, token_estimate, settings, warnings: _ } =
-        assembled;
+    let Assembled {
+        scheduler,
+        discovery,
+        flow_control,
+        legacy_detector,
+        token_estimate,
+        tenant_headers,
+        settings,
+        warnings: _,
+    } = assembled;
     let Some(discovery) = discovery else {
         let what = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef \
                     (endpoints from Kubernetes are not available in this version)";
@@ -102,7 +110,9 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let clock = Arc::new(SystemClock::start());
     let registry = Registry::new();
     let legacy_names = settings.metrics.legacy_names;
-    let metrics = Metrics::register(&registry, flags.pool_name(), legacy_names).context("registering metrics")?;
+    let max_tenants = usize::try_from(settings.metrics.max_tenants).unwrap_or(usize::MAX);
+    let metrics =
+        Metrics::register(&registry, flags.pool_name(), max_tenants, legacy_names).context("registering metrics")?;
     let table = Arc::new(EndpointTable::default());
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 
@@ -120,7 +130,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let router = Router::new(RouterParts {
         table,
         scheduler,
-        identities: identities(&settings),
+        identities: identities(&settings, tenant_headers),
         gatekeeper,
         estimate: token_estimate,
         admit_header_only: settings.header_only == HeaderOnly::Admit,
@@ -133,7 +143,13 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         RefusalBody::Text => RefusalStyle::Text,
     };
     let vouched_namespace = settings.trust.metadata_namespace;
-    let service_settings = ServiceSettings { max_request_body, refusal_style, vouched_namespace, id_seed: seed()? };
+    let service_settings = ServiceSettings {
+        max_request_body,
+        refusal_style,
+        retry_after: settings.refusals.retry_after,
+        vouched_namespace,
+        id_seed: seed()?,
+    };
     let service = Service::new(Arc::new(router), clock, metrics, service_settings);
     let max_message = max_message(flags, max_request_body);
     Ok(Parts { flags: flags.clone(), service, max_message, tls, registry, admission, view, tasks })
@@ -174,12 +190,12 @@ fn load(flags: &Flags) -> Result<Assembled, Failure> {
     })
 }
 
-fn identities(settings: &Settings) -> Identities {
+fn identities(settings: &Settings, tenant_headers: Vec<String>) -> Identities {
     let rules = IdentityRules {
         only_vouched: settings.trust.source == TrustSource::Metadata,
         default_objective: settings.default_objective.clone(),
         refuse_unknown: settings.unknown_objective == UnknownObjective::Reject,
-        tenant_headers: Vec::new(),
+        tenant_headers,
     };
     let objectives = settings.objectives.iter();
     let objectives = objectives.map(|objective| (objective.name.clone(), Priority(objective.priority))).collect();

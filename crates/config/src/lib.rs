@@ -61,6 +61,9 @@ pub struct Assembled {
     pub legacy_detector: Option<Arc<dyn SaturationDetector>>,
     /// What a request weighs before anything has counted its tokens.
     pub token_estimate: TokenEstimate,
+    /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
+    /// case.
+    pub tenant_headers: Vec<String>,
     pub settings: Settings,
     /// In the order of the text.
     pub warnings: Vec<Diagnostic>,
@@ -83,9 +86,19 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
     diagnostics.sort();
     match assembled {
         Some((parts, settings)) if !diagnostics.has_errors() => {
-            let assemble::Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate } = parts;
+            let assemble::Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate, tenant_headers } =
+                parts;
             let warnings = diagnostics.into_list();
-            Ok(Assembled { scheduler, discovery, flow_control, legacy_detector, token_estimate, settings, warnings })
+            Ok(Assembled {
+                scheduler,
+                discovery,
+                flow_control,
+                legacy_detector,
+                token_estimate,
+                tenant_headers,
+                settings,
+                warnings,
+            })
         }
         _ => Err(diagnostics),
     }

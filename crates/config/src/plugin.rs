@@ -52,6 +52,9 @@ pub struct Roles {
     pub usage_limit: Option<Arc<dyn UsageLimitPolicy>>,
     pub detector: Option<Arc<dyn SaturationDetector>>,
     pub token_estimate: Option<TokenEstimate>,
+    /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
+    /// case.
+    pub tenant_headers: Option<Vec<String>>,
 }
 
 impl Roles {
@@ -93,6 +96,10 @@ impl Roles {
 
     pub fn token_estimate(estimate: TokenEstimate) -> Self {
         Self { token_estimate: Some(estimate), ..Self::default() }
+    }
+
+    pub fn tenant_headers(headers: Vec<String>) -> Self {
+        Self { tenant_headers: Some(headers), ..Self::default() }
     }
 
     /// Takes part in a scheduling profile.

@@ -7,9 +7,9 @@ use sluice_core::Request;
 use sluice_flow::Outcome;
 use sluice_router::{DEFAULT_TENANT, Identity};
 
-/// At most this many different model names, and as many fairness ids, become label values; later ones are counted as
-/// `other`. They come from clients, who could otherwise fill the memory with them.
-const MAX_VALUES: usize = 1_000;
+/// At most this many different model names become label values; later ones are counted as `other`. They come from
+/// clients, who could otherwise fill the memory with them.
+const MAX_MODELS: usize = 1_000;
 
 /// Labels of series that tell requests apart.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
@@ -37,15 +37,22 @@ pub struct Metrics {
 }
 
 /// The values of a label that clients choose.
-#[derive(Debug, Default)]
-struct LabelValues(Mutex<BTreeSet<String>>);
+#[derive(Debug)]
+struct LabelValues {
+    known: Mutex<BTreeSet<String>>,
+    max: usize,
+}
 
 impl LabelValues {
+    const fn at_most(max: usize) -> Self {
+        Self { known: Mutex::new(BTreeSet::new()), max }
+    }
+
     /// `value`, or `other` if there are too many already.
     fn admit(&self, value: &str) -> String {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.contains(value) {
-            if known.len() >= MAX_VALUES {
+            if known.len() >= self.max {
                 return "other".to_owned();
             }
             known.insert(value.to_owned());
@@ -82,8 +89,14 @@ impl Default for Labels {
 pub(crate) struct Running(Vec<IntGauge>);
 
 impl Metrics {
-    /// `pool` is what the label `inference_pool` says; `legacy_names` also emits the series under their deprecated names.
-    pub fn register(registry: &Registry, pool: &str, legacy_names: bool) -> Result<Self, prometheus::Error> {
+    /// `pool` is what the label `inference_pool` says, `max_tenants` how many fairness ids become label values, later
+    /// ones being counted as `other`; `legacy_names` also emits the series under their deprecated names.
+    pub fn register(
+        registry: &Registry,
+        pool: &str,
+        max_tenants: usize,
+        legacy_names: bool,
+    ) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| -> Result<_, prometheus::Error> {
             let family = IntCounterVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(family.clone()))?;
@@ -144,8 +157,8 @@ impl Metrics {
             objectives_not_found,
             pool: pool.to_owned(),
             legacy: legacy_names.then(legacy).transpose()?,
-            models: LabelValues::default(),
-            tenants: LabelValues::default(),
+            models: LabelValues::at_most(MAX_MODELS),
+            tenants: LabelValues::at_most(max_tenants),
         })
     }
 
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn running_falls_back_when_the_guard_goes() {
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry, "p", true).unwrap();
+        let metrics = Metrics::register(&registry, "p", 10, true).unwrap();
         let identity = Identity { priority: Priority(-1), tenant: "alice".into() };
         let labels = Labels { model: "m".into(), ..metrics.labels(&identity) };
         let running = metrics.placed(&labels);
@@ -242,7 +255,7 @@ mod tests {
     fn old_names_are_a_choice() {
         for (legacy, expected) in [(true, 3), (false, 2)] {
             let registry = Registry::new();
-            let metrics = Metrics::register(&registry, "p", legacy).unwrap();
+            let metrics = Metrics::register(&registry, "p", 10, legacy).unwrap();
             metrics.failed(&Labels::default(), "BadRequest");
             assert_eq!(families(&registry).len(), expected, "{:?}", families(&registry));
         }
@@ -250,8 +263,8 @@ mod tests {
 
     #[test]
     fn values_from_clients_are_bounded() {
-        let values = LabelValues::default();
-        for index in 0..MAX_VALUES {
+        let values = LabelValues::at_most(10);
+        for index in 0..10 {
             assert_eq!(values.admit(&index.to_string()), index.to_string());
         }
         assert_eq!(values.admit("one more"), "other");

@@ -7,6 +7,8 @@ use sluice_core::{Api, DropReason};
 use sluice_payload::ParseError;
 use sluice_router::Rejection;
 
+use crate::session::SessionSettings;
+
 /// The shape of a refusal's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusalStyle {
@@ -109,9 +111,9 @@ impl Refusal {
         Self::new(Code::Internal, what)
     }
 
-    pub(crate) fn render(&self, style: RefusalStyle, api: Api) -> ImmediateReply {
+    pub(crate) fn render(&self, settings: SessionSettings, api: Api) -> ImmediateReply {
         let Self { code, message, reason, retry_after } = self;
-        let (content_type, body) = match (style, api) {
+        let (content_type, body) = match (settings.refusal_style, api) {
             (RefusalStyle::Api, Api::OpenAiChat | Api::OpenAiCompletions) => {
                 let code_name = reason.map_or_else(|| code.as_str(), DropReason::as_str);
                 let error = json!({"message": message, "type": code.openai_type(), "param": null, "code": code_name});
@@ -123,6 +125,7 @@ impl Refusal {
         };
         let mut headers = vec![("content-type", Cow::Borrowed(content_type))];
         headers.extend(reason.map(|reason| ("x-llm-d-request-dropped-reason", Cow::Borrowed(reason.as_str()))));
+        let retry_after = retry_after.filter(|_| settings.retry_after);
         headers.extend(retry_after.map(|seconds| ("retry-after", Cow::Owned(seconds.to_string()))));
         ImmediateReply { status: code.http_status(), grpc_status: code.grpc_status(), headers, body }
     }
@@ -158,11 +161,28 @@ impl From<Rejection> for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use sluice_flow::Outcome;
+
     use super::*;
+
+    const fn settings(refusal_style: RefusalStyle) -> SessionSettings {
+        SessionSettings { max_request_body: 1, refusal_style, retry_after: true }
+    }
+
+    #[test]
+    fn when_to_come_back_is_said_if_wanted() {
+        let rejection = Rejection::NotAdmitted { outcome: Outcome::EvictedTtl, retry_after: Some(7) };
+        let said = |settings| {
+            let reply = Refusal::from(rejection.clone()).render(settings, Api::OpenAiChat);
+            reply.headers.iter().any(|(name, value)| *name == "retry-after" && value == "7")
+        };
+        assert!(said(settings(RefusalStyle::Api)));
+        assert!(!said(SessionSettings { retry_after: false, ..settings(RefusalStyle::Api) }));
+    }
 
     #[test]
     fn an_openai_client_gets_json_with_the_reason() {
-        let reply = Refusal::from(Rejection::NoCandidates).render(RefusalStyle::Api, Api::OpenAiChat);
+        let reply = Refusal::from(Rejection::NoCandidates).render(settings(RefusalStyle::Api), Api::OpenAiChat);
         assert_eq!(reply.status, 503);
         assert_eq!(reply.grpc_status, tonic::Code::Unavailable);
         let headers =
@@ -176,7 +196,7 @@ mod tests {
     #[test]
     fn the_text_style_is_one_line() {
         for (style, api) in [(RefusalStyle::Text, Api::OpenAiChat), (RefusalStyle::Api, Api::Passthrough)] {
-            let reply = Refusal::model_missing().render(style, api);
+            let reply = Refusal::model_missing().render(settings(style), api);
             assert_eq!(reply.status, 400);
             assert_eq!(reply.body, "inference error: BadRequest - model not found in request body");
             assert_eq!(reply.headers, [("content-type", "text/plain".into())]);
@@ -186,7 +206,7 @@ mod tests {
     #[test]
     fn quotes_in_a_message_stay_inside_the_json() {
         let refusal = Refusal::new(Code::Internal, "a \"quoted\" word");
-        let reply = refusal.render(RefusalStyle::Api, Api::OpenAiCompletions);
+        let reply = refusal.render(settings(RefusalStyle::Api), Api::OpenAiCompletions);
         let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
         assert_eq!(body["error"]["message"], "a \"quoted\" word");
     }

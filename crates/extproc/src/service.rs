@@ -37,6 +37,8 @@ pub struct ServiceSettings {
     /// A larger request body is refused with 413.
     pub max_request_body: u64,
     pub refusal_style: RefusalStyle,
+    /// Refusals say when to come back, where that makes sense.
+    pub retry_after: bool,
     /// The namespace of the proxy's metadata that names objective and fairness id.
     pub vouched_namespace: String,
     /// Makes the ids of requests without one; different in every process.
@@ -60,8 +62,8 @@ struct Shared {
 
 impl Service {
     pub fn new(router: Arc<Router>, clock: Arc<dyn Clock>, metrics: Metrics, settings: ServiceSettings) -> Self {
-        let ServiceSettings { max_request_body, refusal_style, vouched_namespace, id_seed } = settings;
-        let session_settings = SessionSettings { max_request_body, refusal_style };
+        let ServiceSettings { max_request_body, refusal_style, retry_after, vouched_namespace, id_seed } = settings;
+        let session_settings = SessionSettings { max_request_body, refusal_style, retry_after };
         let next_id = AtomicU64::new(id_seed);
         let open_streams = AtomicUsize::new(0);
         Self(Arc::new(Shared { router, clock, metrics, session_settings, vouched_namespace, next_id, open_streams }))

@@ -76,10 +76,11 @@ impl Picking {
         let scheduler = Scheduler::new(Arc::new(First), vec![profile]).unwrap();
         let router = Arc::new(router(table, scheduler));
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry, "p", false).unwrap();
+        let metrics = Metrics::register(&registry, "p", 10, false).unwrap();
         let settings = ServiceSettings {
             max_request_body: 1 << 20,
             refusal_style: RefusalStyle::Api,
+            retry_after: true,
             vouched_namespace: "sluice".into(),
             id_seed: 1,
         };
@@ -246,10 +247,11 @@ fn made_ids_are_uuids_and_differ() {
     let service = Service::new(
         Arc::new(router(Arc::default(), scheduler)),
         Arc::new(SystemClock::start()),
-        Metrics::register(&Registry::new(), "p", false).unwrap(),
+        Metrics::register(&Registry::new(), "p", 10, false).unwrap(),
         ServiceSettings {
             max_request_body: 1,
             refusal_style: RefusalStyle::Api,
+            retry_after: true,
             vouched_namespace: "sluice".into(),
             id_seed: 7,
         },

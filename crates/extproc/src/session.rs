@@ -31,6 +31,8 @@ pub(crate) struct SessionSettings {
     /// A larger request body is refused with 413.
     pub(crate) max_request_body: u64,
     pub(crate) refusal_style: RefusalStyle,
+    /// Refusals say when to come back, where that makes sense.
+    pub(crate) retry_after: bool,
 }
 
 #[derive(Debug)]
@@ -370,7 +372,7 @@ impl Session {
 
     fn refuse(&mut self, refusal: &Refusal, actions: &mut Vec<Action>) {
         self.request = RequestPhase::Refused;
-        actions.push(Action::Reply(Reply::Immediate(refusal.render(self.settings.refusal_style, self.api))));
+        actions.push(Action::Reply(Reply::Immediate(refusal.render(self.settings, self.api))));
         self.end(Outcome::Refused(refusal.code), actions);
         self.close(Close::Finished, actions);
     }

@@ -27,7 +27,7 @@ struct Script {
 
 impl Script {
     fn new() -> Self {
-        let settings = SessionSettings { max_request_body: 1_000, refusal_style: RefusalStyle::Api };
+        let settings = SessionSettings { max_request_body: 1_000, refusal_style: RefusalStyle::Api, retry_after: true };
         Self {
             session: Session::new(settings),
             modes: Some(DUPLEX),

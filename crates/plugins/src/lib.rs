@@ -2,6 +2,7 @@
 //! can do whatever these can.
 
 mod active_request_scorer;
+mod agent_identity;
 mod file_discovery;
 pub mod flow;
 mod inflight_load_producer;
@@ -15,6 +16,7 @@ mod testing;
 use sluice_config::PluginType;
 
 use crate::active_request_scorer::ActiveRequestScorer;
+use crate::agent_identity::AgentIdentity;
 use crate::file_discovery::FileDiscoveryPlugin;
 use crate::flow::{
     ConcurrencyDetector, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin, SloDeadline, StaticUsageLimit, Weighted,
@@ -32,6 +34,7 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<RandomPicker>(),
     PluginType::of::<SingleProfileHandler>(),
     // request control
+    PluginType::of::<AgentIdentity>(),
     PluginType::of::<InflightLoadProducer>(),
     // admission
     PluginType::of::<ConcurrencyDetector>(),

@@ -83,6 +83,11 @@ impl Assembler<'_, '_> {
         self.roles[first].as_ref().and_then(|roles| roles.token_estimate).unwrap_or_default()
     }
 
+    /// Those of every plugin that names some, in the order of declaration.
+    pub(super) fn tenant_headers(&self) -> Vec<String> {
+        self.roles.iter().flatten().filter_map(|roles| roles.tenant_headers.clone()).flatten().collect()
+    }
+
     fn band(&mut self, band: &ResolvedBand) -> Option<BandConfig> {
         let ResolvedBand { max_requests, max_bytes, request_ttl, no_endpoint_request_ttl, shed, ordering, fairness } =
             band;

@@ -25,6 +25,7 @@ pub(crate) struct Parts {
     pub(crate) flow_control: Option<FlowControl>,
     pub(crate) legacy_detector: Option<Arc<dyn SaturationDetector>>,
     pub(crate) token_estimate: TokenEstimate,
+    pub(crate) tenant_headers: Vec<String>,
 }
 
 /// Builds every declared plugin and puts together what they fill. What is left out is filled in, always by
@@ -74,13 +75,16 @@ pub(crate) fn assemble(
         }
     };
     let token_estimate = assembler.token_estimate();
+    let tenant_headers = assembler.tenant_headers();
     assembler.warn_of_unused();
     if assembler.diagnostics.has_errors() {
         return None;
     }
     let (flow_control, legacy_detector) = admission?;
     match Scheduler::new(handler?, profiles) {
-        Ok(scheduler) => Some(Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate }),
+        Ok(scheduler) => {
+            Some(Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate, tenant_headers })
+        }
         Err(error) => {
             assembler.error(Document::ROOT, error.to_string());
             None

@@ -11,12 +11,10 @@ const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["sluice", "modelRewrites"], "model rewriting"),
     (&["sluice", "bodies"], "choice of body mode"),
     (&["sluice", "eviction"], "eviction"),
-    (&["sluice", "refusals", "retryAfter"], "estimate of when to come back"),
     (&["sluice", "limits", "bodyProgressTimeout"], "time limit on bodies"),
     (&["sluice", "limits", "bodyMemory"], "account of body memory"),
     (&["sluice", "reload"], "reload of the configuration"),
     (&["sluice", "drain"], "queues to drain"),
-    (&["sluice", "metrics", "maxTenants"], "metrics by tenant"),
 ];
 
 /// What only flow control acts on, except [`WITHOUT_GATE`].
