@@ -74,7 +74,8 @@ pub trait Fairness: fmt::Debug + Send {
     /// `head` is the first of the flow's dispatchable tickets; none if there is none now.
     fn set_head(&mut self, flow: FlowId, head: Option<Rank>);
 
-    /// The flow whose head goes next; it must have one.
+    /// The flow whose head goes next; none only if no flow has a head. A flow that is the only one with a head may
+    /// be granted without being picked: it is then told of by [`Fairness::granted`], as a turn.
     fn pick(&mut self, now: Time) -> Option<FlowId>;
 
     /// A lease estimated at `cost` tokens was charged to the flow. `turn` tells that the flow had been

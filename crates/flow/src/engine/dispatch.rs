@@ -61,11 +61,28 @@ impl Engine {
         check!(self.violations, F11, self.gate_is_open(index));
         self.count_would_gate(index);
         let item = &self.items[ticket];
-        let (flow, waiter, load, stages) = (item.flow, item.waiter, item.load(), item.stages);
+        let (flow, tokens) = (item.flow, item.tokens);
         let turn = matches!(item.state, State::Queued);
-        self.bands[index].fairness.granted(self.now, flow, load.tokens, turn);
+        self.bands[index].fairness.granted(self.now, flow, tokens, turn);
         self.end_wait(ticket);
-        self.items[ticket].state = State::Granted { reserved };
+        self.charge_lease(index, ticket, reserved);
+    }
+
+    /// Grants a ticket that is in no queue, and that every pass would grant first.
+    pub(super) fn grant_newcomer(&mut self, ticket: Ticket) {
+        let item = &self.items[ticket];
+        let Some(index) = self.band_index(item.priority) else { return };
+        let (flow, tokens) = (item.flow, item.tokens);
+        self.count_would_gate(index);
+        self.bands[index].fairness.granted(self.now, flow, tokens, true);
+        self.charge_lease(index, ticket, None);
+        self.plan_evictions();
+    }
+
+    fn charge_lease(&mut self, index: usize, ticket: Ticket, reserved: Option<EndpointKey>) {
+        let item = &mut self.items[ticket];
+        let (flow, waiter, load, stages) = (item.flow, item.waiter, item.load(), item.stages);
+        item.state = State::Granted { reserved };
         if let Some(endpoint) = reserved {
             self.pool.reserve(endpoint, load);
         }

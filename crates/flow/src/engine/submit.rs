@@ -7,7 +7,7 @@ use crate::ask::{Ask, TtlHeader};
 use crate::config::WhenFull;
 use crate::effect::Outcome;
 use crate::item::{Item, State};
-use crate::policy::{OrderKey, Rank};
+use crate::policy::{OrderKey, Rank, Refresh};
 use crate::ticket::{Ticket, Waiter};
 
 impl Engine {
@@ -16,13 +16,14 @@ impl Engine {
     pub fn submit(&mut self, now: Time, ask: Ask, waiter: Waiter) -> Ticket {
         self.advance(now);
         let ticket = self.enter(ask, waiter);
-        match self.refusal(ticket) {
-            Some(outcome) => self.drop_ticket(ticket, outcome),
-            None => {
-                self.begin_wait(ticket);
-                self.run();
-                self.settle_newcomer(ticket);
-            }
+        if let Some(outcome) = self.refusal(ticket) {
+            self.drop_ticket(ticket, outcome);
+        } else if self.goes_first(ticket) {
+            self.grant_newcomer(ticket);
+        } else {
+            self.begin_wait(ticket);
+            self.run();
+            self.settle_newcomer(ticket);
         }
         ticket
     }
@@ -47,6 +48,17 @@ impl Engine {
         let waiting = self.band_index(priority).map(|index| self.bands[index].waiting).unwrap_or_default();
         let full = waiting.requests >= max_requests || waiting.bytes.saturating_add(ask.bytes) > max_bytes;
         full.then_some(at_capacity)
+    }
+
+    /// A pass would grant this ticket and no other, so that it need not be queued first: its gate is open, and
+    /// whatever is dispatchable behind an open gate was granted by the last pass.
+    fn goes_first(&mut self, ticket: Ticket) -> bool {
+        let item = &self.items[ticket];
+        let Some(index) = self.band_index(item.priority) else { return false };
+        let band = &self.bands[index];
+        let free = !band.has_dispatchable() && !band.flows[item.flow].capped && !self.pool.has_ready();
+        let settled = !self.ceilings_due && self.usage_limit.refresh() == Refresh::OnBands;
+        free && settled && self.gate_is_open(index)
     }
 
     /// Makes the ticket, in no queue yet.
