@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
@@ -10,6 +10,12 @@ use sluice_router::{DEFAULT_TENANT, Identity};
 /// At most this many different model names become label values; later ones are counted as `other`. They come from
 /// clients, who could otherwise fill the memory with them.
 const MAX_MODELS: usize = 1_000;
+
+/// Bytes of a longer value would only fill the memory.
+const MAX_LENGTH: usize = 256;
+
+/// What every value stands under that is not told apart.
+const OTHER: &str = "other";
 
 /// Labels of series that tell requests apart.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
@@ -48,16 +54,26 @@ impl LabelValues {
         Self { known: Mutex::new(BTreeSet::new()), max }
     }
 
-    /// `value`, or `other` if there are too many already.
+    /// `value`, or `other` if it is too long or there are too many already.
     fn admit(&self, value: &str) -> String {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         if !known.contains(value) {
-            if known.len() >= self.max {
-                return "other".to_owned();
+            if value.len() > MAX_LENGTH || known.len() >= self.max {
+                return OTHER.to_owned();
             }
             known.insert(value.to_owned());
         }
         value.to_owned()
+    }
+
+    /// `value` if it was admitted before or is empty, else `other`: what failed takes no place.
+    fn known(&self, value: &str) -> String {
+        let known = value.is_empty() || self.lock().contains(value);
+        if known { value.to_owned() } else { OTHER.to_owned() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,14 +183,10 @@ impl Metrics {
         Labels { model: String::new(), fairness_id, priority: identity.priority.to_string() }
     }
 
-    /// Adds what the body says.
-    pub(crate) fn name_model(&self, labels: &mut Labels, request: &Request) {
-        labels.model = request.model.as_deref().map(|model| self.models.admit(model)).unwrap_or_default();
-    }
-
     /// A request got its endpoint. It counts as running until the value returned is dropped; a request without a
     /// model does not.
-    pub(crate) fn placed(&self, labels: &Labels) -> Running {
+    pub(crate) fn placed(&self, labels: &mut Labels) -> Running {
+        labels.model = self.models.admit(&labels.model);
         let values = labels.values();
         let [model, target, _fairness, priority] = values;
         self.requests.with_label_values(&values).inc();
@@ -192,8 +204,9 @@ impl Metrics {
 
     /// Admission ended with `outcome` after `waited`.
     pub(crate) fn queued(&self, labels: &Labels, outcome: Outcome, waited: Duration) {
-        let [model, target, fairness, priority] = labels.values();
-        let values = [fairness, priority, outcome.as_str(), &self.pool, model, target];
+        let [_, _, fairness, priority] = labels.values();
+        let model = self.models.known(&labels.model);
+        let values = [fairness, priority, outcome.as_str(), &self.pool, &model, &model];
         let twin = self.legacy.as_ref().map(|legacy| &legacy.queue_duration);
         for family in [&self.queue_duration].into_iter().chain(twin) {
             family.with_label_values(&values).observe(waited.as_secs_f64());
@@ -206,15 +219,21 @@ impl Metrics {
 
     /// A request failed or was refused.
     pub(crate) fn failed(&self, labels: &Labels, error_code: &str) {
-        let [model, target, fairness, priority] = labels.values();
-        self.errors.with_label_values(&[model, target, fairness, priority, error_code]).inc();
+        let [_, _, fairness, priority] = labels.values();
+        let model = &*self.models.known(&labels.model);
+        self.errors.with_label_values(&[model, model, fairness, priority, error_code]).inc();
         if let Some(legacy) = &self.legacy {
-            legacy.errors.with_label_values(&[model, target, error_code]).inc();
+            legacy.errors.with_label_values(&[model, model, error_code]).inc();
         }
     }
 }
 
 impl Labels {
+    /// Adds what the body says.
+    pub(crate) fn name_model(&mut self, request: &Request) {
+        self.model = request.model.as_deref().unwrap_or_default().to_owned();
+    }
+
     /// In the order of [`LABELS`].
     fn values(&self) -> [&str; 4] {
         [&self.model, &self.model, &self.fairness_id, &self.priority]
@@ -242,8 +261,8 @@ mod tests {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, "p", 10, true).unwrap();
         let identity = Identity { priority: Priority(-1), tenant: "alice".into() };
-        let labels = Labels { model: "m".into(), ..metrics.labels(&identity) };
-        let running = metrics.placed(&labels);
+        let mut labels = Labels { model: "m".into(), ..metrics.labels(&identity) };
+        let running = metrics.placed(&mut labels);
         let gauge = metrics.running.with_label_values(&["m", "m", "alice", "-1"]);
         assert_eq!(gauge.get(), 1);
         drop(running);
@@ -262,6 +281,15 @@ mod tests {
     }
 
     #[test]
+    fn what_fails_takes_no_place() {
+        let values = LabelValues::at_most(10);
+        assert_eq!(values.known("m"), "other");
+        values.admit("m");
+        assert_eq!(values.known("m"), "m");
+        assert_eq!(values.known(""), "");
+    }
+
+    #[test]
     fn values_from_clients_are_bounded() {
         let values = LabelValues::at_most(10);
         for index in 0..10 {
@@ -269,5 +297,6 @@ mod tests {
         }
         assert_eq!(values.admit("one more"), "other");
         assert_eq!(values.admit("7"), "7");
+        assert_eq!(LabelValues::at_most(10).admit(&"x".repeat(MAX_LENGTH + 1)), "other");
     }
 }

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
@@ -222,20 +223,40 @@ impl Driver {
                 None => {}
             }
             match self.next_event().await {
-                Event::Inbound(Ok(Some(request))) => {
-                    let now = self.shared.clock.now();
-                    let mut inbound = convert::inbound(request, &self.shared.vouched_namespace);
-                    self.identify(&mut inbound);
-                    self.session.on_message(now, inbound, || self.shared.fresh_id(), &mut self.actions);
-                }
+                Event::Inbound(Ok(Some(request))) => self.on_message(request),
                 Event::Inbound(Ok(None)) => self.session.on_inbound_end(InboundEnd::HalfClosed, &mut self.actions),
-                Event::Inbound(Err(status)) => {
-                    tracing::debug!(%status, "the proxy's stream broke");
-                    self.session.on_inbound_end(InboundEnd::Failed, &mut self.actions);
-                }
+                Event::Inbound(Err(status)) => self.session.on_inbound_end(end_of(&status), &mut self.actions),
                 Event::Routed(routed) => self.on_routed(routed),
             }
             self.act();
+        }
+    }
+
+    fn on_message(&mut self, request: ProcessingRequest) {
+        let now = self.shared.clock.now();
+        let mut inbound = convert::inbound(request, &self.shared.vouched_namespace);
+        self.identify(&mut inbound);
+        self.session.on_message(now, inbound, || self.shared.fresh_id(), &mut self.actions);
+    }
+
+    /// Reads what had arrived when the stream was dropped, and how the proxy ended it. A proxy that resets a stream may
+    /// have said before that it is done, and what it said tells a client that left from a server that broke off.
+    fn hear_out(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let next = pin!(self.inbound.message()).poll(&mut context);
+            let end = match next {
+                Poll::Ready(Ok(Some(request))) => {
+                    self.on_message(request);
+                    self.act();
+                    continue;
+                }
+                Poll::Ready(Ok(None)) | Poll::Pending => InboundEnd::HalfClosed,
+                Poll::Ready(Err(status)) => end_of(&status),
+            };
+            self.session.on_inbound_end(end, &mut self.actions);
+            self.act();
+            return;
         }
     }
 
@@ -280,15 +301,15 @@ impl Driver {
             Err(Rejection::NotAdmitted { outcome, .. }) => *outcome,
             Err(_) => sluice_flow::Outcome::EvictedOther,
         };
-        self.queued(outcome);
         let result = match routed {
             Ok(Routed { destination, in_flight }) => {
                 self.in_flight = in_flight;
-                self.running = Some(self.shared.metrics.placed(&self.labels));
+                self.running = Some(self.shared.metrics.placed(&mut self.labels));
                 Ok(destination)
             }
             Err(rejection) => Err(rejection.into()),
         };
+        self.queued(outcome);
         self.session.on_routed(result, &mut self.actions);
     }
 
@@ -316,7 +337,7 @@ impl Driver {
 
     fn start_routing(&mut self, intent: Intent) {
         let Some(identity) = self.identity.take() else { return };
-        self.shared.metrics.name_model(&mut self.labels, &intent.request);
+        self.labels.name_model(&intent.request);
         let intent = Intent { deadline: self.deadline, ..intent };
         self.routing_since = self.shared.clock.now();
         let router = Arc::clone(&self.shared.router);
@@ -364,9 +385,18 @@ impl Driver {
     }
 }
 
-/// The stream may be dropped at any time: the client left, or the process shuts down.
+/// How the proxy's side ended, told by an error: it cancels when the client leaves, anything else is a failure.
+fn end_of(status: &Status) -> InboundEnd {
+    tracing::debug!(%status, "the proxy's stream broke");
+    if status.code() == tonic::Code::Cancelled { InboundEnd::HalfClosed } else { InboundEnd::Failed }
+}
+
+/// The stream may be dropped at any time: the client left, the model server broke off, or the process shuts down.
 impl Drop for Driver {
     fn drop(&mut self) {
+        if !self.ended && !std::thread::panicking() {
+            self.hear_out();
+        }
         self.end(Outcome::Terminated { cause: TerminationCause::ClientDisconnect, status: None }, self.session.usage());
         self.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
     }

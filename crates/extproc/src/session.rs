@@ -1,7 +1,7 @@
 //! One HTTP request as the proxy tells it: a pure state machine, message in, actions out.
 //!
 //! ```text
-//! request    Waiting ─headers─> Reading ─end of body─> Routing ─on_routed─> Sent
+//! request    Waiting ─headers─> Reading ─end of body─> Routing ─on_routed─> Sent | Piping (upgrades)
 //!                                  └──────── refused at any point ────────> Refused
 //! response   Waiting ─headers─> Passing ─end─> Complete
 //! ```
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use sluice_core::{Api, Headers, Request, RequestId, TerminationCause, Time, TokenUsage};
 use sluice_data::Subset;
-use sluice_payload::{ResponseFormat, UsageScanner, api_of_path, parse_request};
+use sluice_payload::{RequestFields, ResponseFormat, UsageScanner, api_of_path, parse_request};
 use sluice_router::Intent;
 
 use crate::action::{Action, Close, Ending, Outcome};
@@ -53,10 +53,34 @@ pub(crate) struct Session {
 #[derive(Debug)]
 enum RequestPhase {
     Waiting,
-    Reading { headers: Headers, received: Time, body: BytesMut },
-    Routing { mutation: RequestMutation, body: Option<Bytes>, trailers: bool },
+    Reading {
+        headers: Headers,
+        received: Time,
+        body: BytesMut,
+    },
+    Routing {
+        mutation: RequestMutation,
+        tail: Tail,
+    },
     Sent,
+    /// Sent, and what follows is passed on as it comes.
+    Piping,
     Refused,
+}
+
+/// What comes after the headers of a request.
+#[derive(Debug)]
+enum Tail {
+    Whole {
+        body: Option<Bytes>,
+        trailers: bool,
+    },
+    /// An upgraded connection: no end is waited for. `held` came before the request was placed, and `ended` tells that
+    /// nothing more will.
+    Pipe {
+        held: BytesMut,
+        ended: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -117,13 +141,12 @@ impl Session {
 
     /// Takes the answer to [`Action::Route`].
     pub(crate) fn on_routed(&mut self, routed: Result<String, Refusal>, actions: &mut Vec<Action>) {
-        if !matches!(self.request, RequestPhase::Routing { .. }) {
-            return;
-        }
-        let RequestPhase::Routing { mutation, body, trailers } =
-            std::mem::replace(&mut self.request, RequestPhase::Sent)
-        else {
-            return;
+        let (mutation, tail) = match std::mem::replace(&mut self.request, RequestPhase::Sent) {
+            RequestPhase::Routing { mutation, tail } => (mutation, tail),
+            other => {
+                self.request = other;
+                return;
+            }
         };
         let destination = match routed {
             Ok(destination) => destination,
@@ -133,12 +156,22 @@ impl Session {
             }
         };
         actions.push(Action::Reply(Reply::RequestHeaders(RequestMutation { destination, ..mutation })));
-        if let Some(body) = body {
-            // If trailers follow, they end the body.
-            reply_pieces(body, !trailers, Reply::RequestBody, actions);
-        }
-        if trailers {
-            actions.push(Action::Reply(Reply::RequestTrailers));
+        match tail {
+            Tail::Whole { body, trailers } => {
+                if let Some(body) = body {
+                    // If trailers follow, they end the body.
+                    reply_pieces(body, !trailers, Reply::RequestBody, actions);
+                }
+                if trailers {
+                    actions.push(Action::Reply(Reply::RequestTrailers));
+                }
+            }
+            Tail::Pipe { held, ended } => {
+                self.request = RequestPhase::Piping;
+                if ended || !held.is_empty() {
+                    reply_pieces(held.freeze(), ended, Reply::RequestBody, actions);
+                }
+            }
         }
     }
 
@@ -161,8 +194,7 @@ impl Session {
             actions.push(Action::StopRouting);
         }
         let unseen_response = self.modes.is_some_and(|modes| modes.response == BodyMode::None)
-            && matches!(self.response, ResponsePhase::Passing(_))
-            && end == InboundEnd::HalfClosed;
+            && matches!(self.response, ResponsePhase::Passing(_));
         if unseen_response {
             self.response = ResponsePhase::Complete;
             self.terminate(TerminationCause::Natural, actions);
@@ -198,9 +230,12 @@ impl Session {
             self.refuse(&refusal, actions);
             return;
         }
+        let pipe = !end_of_stream && is_upgrade(&headers);
         self.request = RequestPhase::Reading { headers, received: now, body: BytesMut::new() };
-        if end_of_stream {
-            self.route(None, false, fresh_id, actions);
+        if pipe {
+            self.route(Tail::Pipe { held: BytesMut::new(), ended: false }, fresh_id, actions);
+        } else if end_of_stream {
+            self.route(Tail::Whole { body: None, trailers: false }, fresh_id, actions);
         }
     }
 
@@ -227,9 +262,20 @@ impl Session {
         fresh_id: impl FnOnce() -> String,
         actions: &mut Vec<Action>,
     ) {
-        let RequestPhase::Reading { body, .. } = &mut self.request else {
-            self.unwanted_request_part("request body", actions);
-            return;
+        let body = match &mut self.request {
+            RequestPhase::Reading { body, .. } => body,
+            RequestPhase::Routing { tail: Tail::Pipe { held, ended }, .. } if !*ended => {
+                *ended = end_of_stream;
+                held
+            }
+            RequestPhase::Piping => {
+                reply_pieces(chunk, end_of_stream, Reply::RequestBody, actions);
+                return;
+            }
+            _ => {
+                self.unwanted_request_part("request body", actions);
+                return;
+            }
         };
         if (body.len() + chunk.len()) as u64 > self.settings.max_request_body {
             let refusal = Refusal::body_too_large(self.settings.max_request_body);
@@ -242,20 +288,24 @@ impl Session {
         } else {
             body.extend_from_slice(&chunk);
         }
-        if end_of_stream {
-            let whole = body.split().freeze();
-            self.route(Some(whole), false, fresh_id, actions);
+        if end_of_stream && let RequestPhase::Reading { body, .. } = &mut self.request {
+            let body = Some(body.split().freeze());
+            self.route(Tail::Whole { body, trailers: false }, fresh_id, actions);
         }
     }
 
     fn on_request_trailers(&mut self, fresh_id: impl FnOnce() -> String, actions: &mut Vec<Action>) {
         let RequestPhase::Reading { body, .. } = &mut self.request else {
-            self.unwanted_request_part("request trailers", actions);
+            if matches!(self.request, RequestPhase::Piping) {
+                actions.push(Action::Reply(Reply::RequestTrailers));
+            } else {
+                self.unwanted_request_part("request trailers", actions);
+            }
             return;
         };
         // A body without a byte was never announced, so it must not be answered.
-        let whole = (!body.is_empty()).then(|| body.split().freeze());
-        self.route(whole, true, fresh_id, actions);
+        let body = (!body.is_empty()).then(|| body.split().freeze());
+        self.route(Tail::Whole { body, trailers: true }, fresh_id, actions);
     }
 
     /// The rest of a request that was refused or answered by the proxy is still on its way for a moment.
@@ -267,21 +317,19 @@ impl Session {
         }
     }
 
-    fn route(
-        &mut self,
-        body: Option<Bytes>,
-        trailers: bool,
-        fresh_id: impl FnOnce() -> String,
-        actions: &mut Vec<Action>,
-    ) {
+    fn route(&mut self, tail: Tail, fresh_id: impl FnOnce() -> String, actions: &mut Vec<Action>) {
         let RequestPhase::Reading { headers, received, .. } =
             std::mem::replace(&mut self.request, RequestPhase::Refused)
         else {
             return;
         };
-        let bytes = body.as_deref().unwrap_or_default();
-        let header_only = is_header_only(&headers, body.is_none() && !trailers);
-        let fields = if header_only { Ok(Default::default()) } else { parse_request(self.api, bytes) };
+        let (bytes, is_read, ended) = match &tail {
+            Tail::Whole { body, trailers } => (body.as_deref().unwrap_or_default(), true, body.is_none() && !trailers),
+            Tail::Pipe { .. } => (&[][..], false, false),
+        };
+        let header_only = is_header_only(&headers, ended);
+        let is_read = is_read && !header_only;
+        let fields = if is_read { parse_request(self.api, bytes) } else { Ok(RequestFields::default()) };
         let fields = match fields {
             Ok(fields) => fields,
             Err(error) => {
@@ -289,7 +337,7 @@ impl Session {
                 return;
             }
         };
-        if fields.model.is_none() && self.api != Api::Passthrough && !header_only {
+        if fields.model.is_none() && self.api != Api::Passthrough && is_read {
             self.refuse(&Refusal::model_missing(), actions);
             return;
         }
@@ -309,7 +357,7 @@ impl Session {
         };
         let remove = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name)).collect();
         let mutation = RequestMutation { destination: String::new(), new_request_id, remove };
-        self.request = RequestPhase::Routing { mutation, body, trailers };
+        self.request = RequestPhase::Routing { mutation, tail };
         actions.push(Action::Route(Intent {
             request: Arc::new(request),
             subset: self.subset.take(),
@@ -324,7 +372,7 @@ impl Session {
             return;
         }
         match self.request {
-            RequestPhase::Sent | RequestPhase::Refused => {}
+            RequestPhase::Sent | RequestPhase::Piping | RequestPhase::Refused => {}
             // Either the proxy sends responses only, or it has answered by itself and the request is dead.
             RequestPhase::Waiting | RequestPhase::Reading { .. } => self.request = RequestPhase::Sent,
             RequestPhase::Routing { .. } => {
@@ -415,6 +463,11 @@ fn path_of(headers: &Headers) -> &str {
         .iter()
         .find_map(|name| headers.last_str(name).filter(|path| !path.is_empty()))
         .unwrap_or("/v1/completions")
+}
+
+/// Whether the client wants to go on with another protocol, as WebSockets do: it waits for the response before it sends.
+fn is_upgrade(headers: &Headers) -> bool {
+    headers.contains("upgrade") || headers.last_str(":method") == Some("CONNECT")
 }
 
 /// Whether a request asks for none of the model's time.

@@ -259,6 +259,30 @@ fn a_post_without_a_body_takes_the_full_path() {
 }
 
 #[test]
+fn an_upgrade_is_placed_by_its_headers_and_then_passed_on() {
+    let mut script = Script::new();
+    let lines = [(":method", "GET"), (":path", "/v1/realtime"), ("upgrade", "websocket"), ("connection", "upgrade")];
+    assert_eq!(script.headers(&lines, false).out(), "route");
+    assert!(!script.intents[0].header_only, "it may keep a model busy");
+    assert_eq!(script.body("early", false).out(), "", "held until it is known where it goes");
+    assert_eq!(script.placed().out(), "rh rb");
+    assert_eq!(script.response(&[(":status", "101")], false).out(), "sh");
+    assert_eq!(script.body("ping", false).chunk("pong", false).out(), "rb sb");
+    assert_eq!(script.body("", true).chunk("", true).out(), "rb* sb* end:natural");
+    assert_eq!(script.request_body, b"earlyping");
+
+    // A client that ends its side before it is placed.
+    let mut script = Script::new();
+    script.headers(&lines, false).body("bye", true);
+    assert_eq!(script.placed().out(), "route rh rb*");
+
+    // Also where the path would need a model.
+    let mut script = Script::new();
+    script.headers(&[(":method", "GET"), (":path", "/v1/completions"), ("upgrade", "websocket")], false);
+    assert_eq!(script.placed().out(), "route rh");
+}
+
+#[test]
 fn a_response_of_headers_only_is_complete() {
     let mut script = Script::new();
     script.chat().placed().out();
@@ -340,6 +364,12 @@ fn without_response_bodies_the_end_of_the_stream_is_the_end_of_the_response() {
     let mut script = Script::with_modes(Some(BYPASS));
     script.chat().placed().ok_response().out();
     assert_eq!(script.ends(InboundEnd::HalfClosed).out(), "end:natural close");
+
+    // A short one has ended before the answer to its headers arrives: then the proxy resets the stream.
+    let mut script = Script::with_modes(Some(BYPASS));
+    script.chat().placed().response(&[(":status", "500")], false).out();
+    assert_eq!(script.ends(InboundEnd::Failed).out(), "end:natural close");
+    assert_eq!(script.endings[0].outcome, Outcome::Terminated { cause: TerminationCause::Natural, status: Some(500) });
 
     let mut script = Script::with_modes(Some(BYPASS));
     script.chat().placed().out();
@@ -513,7 +543,7 @@ proptest! {
         for (kind, flag) in kinds {
             match kind {
                 0 => script.post(if flag { "/raw" } else { "/v1/completions" }),
-                1 => script.headers(&[(":method", "GET")], flag),
+                1 => script.headers(&[(":method", "GET"), (if flag { "x" } else { "upgrade" }, "a")], flag),
                 2 => script.body(CHAT, flag),
                 3 => script.message(Message::RequestTrailers),
                 4 => script.response(&[(":status", "200")], flag),

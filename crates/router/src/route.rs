@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::SeedableRng as _;
+use rand::seq::IteratorRandom as _;
 use sluice_core::{Endpoint, Headers, Request, Time, TokenEstimate};
 use sluice_data::{EndpointTable, Snapshot, Subset};
 use sluice_flow::{Eligibility, Stage, TokensAtFirstChunk};
@@ -116,8 +117,8 @@ impl Router {
         let tokens = self.estimate.tokens(request.body_bytes, request.max_output_tokens);
         let mut passage = Passage { request: &request, identity: &identity, subset, deadline, tokens, rng: self.rng() };
         if header_only && !self.admit_header_only {
-            let decision = self.decide(&mut passage)?;
-            return Ok(Routed { destination: destination(&decision.targets), in_flight: None });
+            let targets = self.place_uncounted(&mut passage)?;
+            return Ok(Routed { destination: destination(&targets), in_flight: None });
         }
         match &self.gatekeeper {
             Gatekeeper::Open => self.start_unbounded(&mut passage),
@@ -140,6 +141,18 @@ impl Router {
                     }
                 }
             }
+        }
+    }
+
+    /// A request that costs nothing is placed even where filters let no more work in: on any endpoint it may use.
+    fn place_uncounted(&self, passage: &mut Passage<'_>) -> Result<Vec<Arc<Endpoint>>, Rejection> {
+        match self.decide(passage) {
+            Err(Rejection::NoneAvailable) => {
+                let snapshot = self.table.snapshot();
+                let endpoint = passage.allowed(&snapshot).choose(&mut passage.rng.clone());
+                endpoint.map(|endpoint| vec![Arc::clone(endpoint)]).ok_or(Rejection::NoCandidates)
+            }
+            decided => decided.map(|decision| decision.targets),
         }
     }
 
@@ -188,11 +201,24 @@ impl Router {
     }
 
     /// A decision among the endpoints that have room, or none if there is no such endpoint.
+    ///
+    /// A filter may look at the same counters and find, a moment later, that the last room is taken: then the endpoints
+    /// are looked at anew.
     fn decide_with_room(&self, passage: &mut Passage<'_>, unusable: &[u64]) -> Result<Option<Decision>, Rejection> {
-        let snapshot = self.table.snapshot();
+        const ATTEMPTS: usize = 4;
         let has_room = |endpoint: &&Arc<Endpoint>| endpoint.load().has_room() && !unusable.contains(&endpoint.serial());
-        let candidates = Candidates::new(passage.allowed(&snapshot).filter(has_room));
-        if candidates.is_empty() { Ok(None) } else { self.schedule(passage, &candidates).map(Some) }
+        for _ in 0..ATTEMPTS {
+            let snapshot = self.table.snapshot();
+            let candidates = Candidates::new(passage.allowed(&snapshot).filter(has_room));
+            if candidates.is_empty() {
+                return Ok(None);
+            }
+            match self.schedule(passage, &candidates) {
+                Err(Rejection::NoneAvailable) => {}
+                decided => return decided.map(Some),
+            }
+        }
+        Err(Rejection::NoneAvailable)
     }
 
     /// A decision among all endpoints that the request may use.
