@@ -98,6 +98,12 @@ impl EnvoyConfig {
         self.document.set(&format!("{filter}/{field}"), value)
     }
 
+    /// Puts an HTTP filter before all others of the listener for clients.
+    pub fn insert_http_filter(&mut self, filter: Value) -> Result<()> {
+        self.document.list(&format!("{CONNECTION_MANAGER}/http_filters"))?.insert(0, filter);
+        Ok(())
+    }
+
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         self.document.write(path)
     }

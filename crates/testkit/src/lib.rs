@@ -6,6 +6,7 @@
 
 mod address;
 pub mod client;
+mod counting;
 mod document;
 mod envoy;
 mod envoy_config;
@@ -25,6 +26,7 @@ pub mod workspace;
 
 pub use address::unused_address;
 pub use client::{Protocol, SseEvents};
+pub use counting::{CountingUpstream, HOLD_HEADER, STREAM_HEADER, TAG_HEADER, Visit, VisitEnd};
 pub use envoy::Envoy;
 pub use envoy_config::{EnvoyConfig, Template};
 pub use envoy_install::envoy_binary;

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::address::reachable;
+use crate::client;
 use crate::exposition::Exposition;
 use crate::process::Process;
 
@@ -53,6 +54,12 @@ impl Picker {
 
     pub async fn metrics(&self) -> Result<Exposition> {
         Exposition::scrape(&format!("http://{}/metrics", self.addresses.metrics)).await
+    }
+
+    /// The page `/debug/flow`: the state of flow control.
+    pub async fn flow(&self) -> Result<Value> {
+        let url = format!("http://{}/debug/flow", self.addresses.metrics);
+        Ok(client::http1()?.get(url).send().await?.error_for_status()?.json().await?)
     }
 
     pub fn process(&self) -> &Process {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::document::Document;
 use crate::workspace;
 
-/// The picker's configuration `config/standalone.yaml` with another endpoint file.
+/// A picker's configuration: `config/standalone.yaml` or a test's own, with another endpoint file.
 #[derive(Clone, Debug)]
 pub struct PickerConfig {
     document: Document,
@@ -18,7 +18,16 @@ impl PickerConfig {
     pub fn standalone(endpoints: &Path) -> Result<Self> {
         let path = workspace::root().join("config/standalone.yaml");
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let mut document = Document::parse(&path.display().to_string(), &text)?;
+        Self::of(&path.display().to_string(), &text, endpoints)
+    }
+
+    /// `config` must declare a `file-discovery` plugin with a path, which is replaced.
+    pub fn custom(config: &Value, endpoints: &Path) -> Result<Self> {
+        Self::of("the configuration", &config.to_string(), endpoints)
+    }
+
+    fn of(origin: &str, text: &str, endpoints: &Path) -> Result<Self> {
+        let mut document = Document::parse(origin, text)?;
         document
             .set("plugins/[type=file-discovery]/parameters/path", endpoints.to_str().context("a path in UTF-8")?)?;
         Ok(Self { document })
@@ -57,17 +66,17 @@ impl EndpointsFile {
     /// Replaces the whole list in one step, so that a reader sees the old or the new one. Endpoints are called
     /// `server-0`, `server-1` and so on.
     pub fn replace(&self, servers: &[SocketAddr]) -> Result<()> {
-        let endpoints: Vec<Value> = servers
-            .iter()
-            .enumerate()
-            .map(|(index, server)| {
-                json!({
-                    "name": format!("server-{index}"),
-                    "address": server.ip().to_string(),
-                    "port": server.port().to_string(),
-                })
-            })
-            .collect();
+        let entry = |(index, server): (usize, &SocketAddr)| Self::entry(&format!("server-{index}"), *server);
+        self.replace_entries(&servers.iter().enumerate().map(entry).collect::<Vec<_>>())
+    }
+
+    /// An entry of the list, to which a test may add labels.
+    pub fn entry(name: &str, server: SocketAddr) -> Value {
+        json!({"name": name, "address": server.ip().to_string(), "port": server.port().to_string()})
+    }
+
+    /// Replaces the whole list by these entries.
+    pub fn replace_entries(&self, endpoints: &[Value]) -> Result<()> {
         let draft = self.path.with_extension("draft");
         fs::write(&draft, json!({ "endpoints": endpoints }).to_string())?;
         fs::rename(&draft, &self.path).with_context(|| format!("writing {}", self.path.display()))

@@ -10,7 +10,7 @@ use crate::guardian;
 use crate::picker::Picker;
 use crate::picker_config::{EndpointsFile, PickerConfig};
 
-/// A picker and an Envoy that asks it, over TLS as the templates have it.
+/// A picker and an Envoy that asks it, over TLS unless configured otherwise.
 ///
 /// ```text
 /// client ──> envoy ──> server-0, server-1, ...
@@ -29,13 +29,25 @@ pub struct Stack {
 impl Stack {
     /// Starts the picker `program` with `config/standalone.yaml` and these model servers, and Envoy with `template`.
     pub async fn start(program: &Path, template: Template, servers: &[SocketAddr]) -> Result<Self> {
+        let envoy = EnvoyConfig::from_template(template)?;
+        Self::start_configured(program, &[], PickerConfig::standalone, envoy, servers).await
+    }
+
+    /// The same with further arguments for the picker, a configuration made for the endpoint file at a path, and
+    /// another configuration of Envoy, whose pickers are set here.
+    pub async fn start_configured(
+        program: &Path,
+        arguments: &[&str],
+        picker_config: impl FnOnce(&Path) -> Result<PickerConfig>,
+        mut envoy_config: EnvoyConfig,
+        servers: &[SocketAddr],
+    ) -> Result<Self> {
         let dir = guardian::temporary_dir("picker-")?;
         let endpoints = EndpointsFile::create(dir.path(), servers)?;
         let config = dir.path().join("picker.json");
-        PickerConfig::standalone(endpoints.path())?.write(&config)?;
-        let picker = Picker::start(program, &config, &[]).await?;
+        picker_config(endpoints.path())?.write(&config)?;
+        let picker = Picker::start(program, &config, arguments).await?;
 
-        let mut envoy_config = EnvoyConfig::from_template(template)?;
         envoy_config.set_pickers(&[picker.ext_proc()])?;
         let envoy = Envoy::start(&envoy_config).await?;
         Ok(Self { envoy, picker, endpoints, _dir: dir })
