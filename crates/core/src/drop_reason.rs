@@ -37,11 +37,12 @@ impl fmt::Display for DropReason {
 pub enum TerminationCause {
     /// The response was delivered in full, whatever its status.
     Natural,
-    /// The client went away first.
+    /// The stream ended before the response did. The client went away; or, in the middle of a response, the model server
+    /// broke off, which Envoy tells in exactly the same way.
     ClientDisconnect,
     /// The gateway took the slot back for more urgent work.
     Evicted,
-    /// Anything else: the model server or the proxy broke off.
+    /// Anything else: the proxy or this process broke off.
     Error,
 }
 

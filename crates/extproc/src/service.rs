@@ -239,8 +239,8 @@ impl Driver {
         self.session.on_message(now, inbound, || self.shared.fresh_id(), &mut self.actions);
     }
 
-    /// Reads what had arrived when the stream was dropped, and how the proxy ended it. A proxy that resets a stream may
-    /// have said before that it is done, and what it said tells a client that left from a server that broke off.
+    /// Reads what had arrived when the stream was dropped, and how the proxy ended it: a proxy that resets a stream has
+    /// often ended its side just before.
     fn hear_out(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         loop {
