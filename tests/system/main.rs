@@ -4,6 +4,7 @@
 mod bodies;
 mod endings;
 mod headers;
+mod picker_connection;
 mod refusals;
 mod round_trips;
 mod support;
