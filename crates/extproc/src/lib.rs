@@ -14,8 +14,10 @@ mod action;
 mod convert;
 mod message;
 mod metrics;
+mod phases;
 mod reject;
 mod reply;
+mod request_headers;
 mod service;
 mod session;
 

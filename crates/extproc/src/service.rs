@@ -30,7 +30,8 @@ use crate::message::{Inbound, InboundEnd, Message};
 use crate::metrics::{Labels, Metrics, Running};
 use crate::reject::RefusalStyle;
 use crate::reply::Reply;
-use crate::session::{Session, SessionSettings, is_header_only};
+use crate::request_headers::is_header_only;
+use crate::session::{Session, SessionSettings};
 
 /// What the service is told at start.
 #[derive(Clone, Debug)]

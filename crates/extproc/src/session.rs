@@ -22,8 +22,10 @@ use sluice_router::Intent;
 
 use crate::action::{Action, Close, Ending, Outcome};
 use crate::message::{BodyMode, BodyModes, Inbound, InboundEnd, Message};
+use crate::phases::{RequestPhase, ResponsePhase, Tail};
 use crate::reject::{Refusal, RefusalStyle};
 use crate::reply::{GATEWAY_HEADERS, Piece, Reply, RequestMutation, pieces};
+use crate::request_headers::{is_header_only, is_upgrade, path_of};
 
 /// What the settings say about every session.
 #[derive(Clone, Copy, Debug)]
@@ -48,46 +50,6 @@ pub(crate) struct Session {
     usage: TokenUsage,
     ended: bool,
     closed: bool,
-}
-
-#[derive(Debug)]
-enum RequestPhase {
-    Waiting,
-    Reading {
-        headers: Headers,
-        received: Time,
-        body: BytesMut,
-    },
-    Routing {
-        mutation: RequestMutation,
-        tail: Tail,
-    },
-    Sent,
-    /// Sent, and what follows is passed on as it comes.
-    Piping,
-    Refused,
-}
-
-/// What comes after the headers of a request.
-#[derive(Debug)]
-enum Tail {
-    Whole {
-        body: Option<Bytes>,
-        trailers: bool,
-    },
-    /// An upgraded connection: no end is waited for. `held` came before the request was placed, and `ended` tells that
-    /// nothing more will.
-    Pipe {
-        held: BytesMut,
-        ended: bool,
-    },
-}
-
-#[derive(Debug)]
-enum ResponsePhase {
-    Waiting,
-    Passing(UsageScanner),
-    Complete,
 }
 
 impl Session {
@@ -455,24 +417,6 @@ impl Session {
 
 fn reply_pieces(body: Bytes, end_of_stream: bool, reply: fn(Piece) -> Reply, actions: &mut Vec<Action>) {
     actions.extend(pieces(body, end_of_stream).map(|piece| Action::Reply(reply(piece))));
-}
-
-/// The path the client asked for, wherever a gateway may have put it.
-fn path_of(headers: &Headers) -> &str {
-    [":path", "x-original-path", "x-forwarded-path"]
-        .iter()
-        .find_map(|name| headers.last_str(name).filter(|path| !path.is_empty()))
-        .unwrap_or("/v1/completions")
-}
-
-/// Whether the client wants to go on with another protocol, as WebSockets do: it waits for the response before it sends.
-fn is_upgrade(headers: &Headers) -> bool {
-    headers.contains("upgrade") || headers.last_str(":method") == Some("CONNECT")
-}
-
-/// Whether a request asks for none of the model's time.
-pub(crate) fn is_header_only(headers: &Headers, end_of_stream: bool) -> bool {
-    end_of_stream && matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,21 @@
+//! What request headers say about how the request is to be treated.
+
+use sluice_core::Headers;
+
+/// The path the client asked for, wherever a gateway may have put it.
+pub(crate) fn path_of(headers: &Headers) -> &str {
+    [":path", "x-original-path", "x-forwarded-path"]
+        .iter()
+        .find_map(|name| headers.last_str(name).filter(|path| !path.is_empty()))
+        .unwrap_or("/v1/completions")
+}
+
+/// Whether the client wants to go on with another protocol, as WebSockets do: it waits for the response before it sends.
+pub(crate) fn is_upgrade(headers: &Headers) -> bool {
+    headers.contains("upgrade") || headers.last_str(":method") == Some("CONNECT")
+}
+
+/// Whether a request asks for none of the model's time.
+pub(crate) fn is_header_only(headers: &Headers, end_of_stream: bool) -> bool {
+    end_of_stream && matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))
+}
