@@ -51,6 +51,12 @@ impl Endpoint {
         Self { id: self.id.clone(), uid: self.uid.clone(), address: self.address, labels, load: Arc::clone(&self.load) }
     }
 
+    /// The endpoint's own limit on requests in flight, from the label `llm-d.ai/max-concurrency`: for hardware that
+    /// differs within a pool.
+    pub fn max_concurrency(&self) -> Option<u64> {
+        self.labels.get("llm-d.ai/max-concurrency")?.parse().ok()
+    }
+
     /// A number that no other life of any endpoint has in this process.
     pub fn serial(&self) -> u64 {
         self.load.serial

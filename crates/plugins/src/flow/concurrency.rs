@@ -101,15 +101,11 @@ impl Plugin for ConcurrencyDetector {
 impl Filter for ConcurrencyDetector {
     fn filter(&self, _: &Request, candidates: &mut Candidates<'_>) {
         candidates.retain(|endpoint| {
-            let own = endpoint.labels.get(MAX_CONCURRENCY).and_then(|limit| limit.parse().ok());
-            let BookingLimit { requests, tokens } = self.limits(own);
+            let BookingLimit { requests, tokens } = self.limits(endpoint.max_concurrency());
             endpoint.load().requests() < requests && endpoint.load().tokens() < tokens
         });
     }
 }
-
-/// The label with an endpoint's own limit on concurrent requests.
-const MAX_CONCURRENCY: &str = "llm-d.ai/max-concurrency";
 
 impl SaturationDetector for ConcurrencyDetector {
     fn new_state(&self) -> Box<dyn Saturation> {

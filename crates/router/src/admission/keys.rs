@@ -6,9 +6,6 @@ use sluice_flow::{EndpointKey, PoolMember, Stages};
 /// The label that says which stages an endpoint serves.
 const ROLE: &str = "llm-d.ai/role";
 
-/// The label with an endpoint's own limit on concurrent requests.
-const MAX_CONCURRENCY: &str = "llm-d.ai/max-concurrency";
-
 /// The engine's name for this life of an endpoint.
 pub(super) fn key_of(endpoint: &Endpoint) -> EndpointKey {
     EndpointKey(endpoint.serial())
@@ -19,7 +16,7 @@ pub(crate) fn members<'a>(endpoints: impl IntoIterator<Item = &'a Arc<Endpoint>>
     let member = |endpoint: &Arc<Endpoint>| PoolMember {
         key: key_of(endpoint),
         stages: Stages::of_role(endpoint.labels.get(ROLE).map(String::as_str)),
-        max_concurrency: endpoint.labels.get(MAX_CONCURRENCY).and_then(|limit| limit.parse().ok()),
+        max_concurrency: endpoint.max_concurrency(),
         endpoint: Arc::clone(endpoint),
     };
     endpoints.into_iter().map(member).collect()
