@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use slotmap::SlotMap;
 use sluice_core::Priority;
 
-use crate::config::{BandConfig, OTHER_TENANT};
+use crate::config::{BandConfig, Budgets, OTHER_TENANT};
 use crate::gate::Gate;
 use crate::heap::Heap;
 use crate::load::{EndpointKey, Load, Partitions, PerPartition};
@@ -57,11 +58,34 @@ pub(crate) struct Flow {
     head: Option<Rank>,
 }
 
+/// A band's budgets in nanoseconds, ready for adding; [`u64::MAX`] for no bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BudgetNanos {
+    pub(crate) saturation: u64,
+    pub(crate) no_endpoint: u64,
+    /// Both together, if both are bounded.
+    pub(crate) both: u64,
+}
+
+impl BudgetNanos {
+    pub(crate) fn new(budgets: Budgets) -> Self {
+        let nanos = |budget: Duration| match u64::try_from(budget.as_nanos()) {
+            Ok(0) | Err(_) => u64::MAX,
+            Ok(nanos) => nanos,
+        };
+        let (saturation, no_endpoint) = (nanos(budgets.saturation), nanos(budgets.no_endpoint));
+        let bounded = saturation < u64::MAX && no_endpoint < u64::MAX;
+        let both = if bounded { saturation.saturating_add(no_endpoint) } else { u64::MAX };
+        Self { saturation, no_endpoint, both }
+    }
+}
+
 /// All flows of one priority.
 #[derive(Debug)]
 pub(crate) struct Band {
     pub(crate) priority: Priority,
     pub(crate) config: BandConfig,
+    pub(crate) budgets: BudgetNanos,
     pub(crate) gate: Gate,
     /// What the usage limit says, even where a dry run does not apply it.
     pub(crate) ceiling: f64,
@@ -83,11 +107,12 @@ pub(crate) struct Band {
 }
 
 impl Band {
-    pub(crate) fn new(priority: Priority, config: BandConfig) -> Self {
+    pub(crate) fn new(priority: Priority, config: BandConfig, budgets: Budgets) -> Self {
         let fairness = config.fairness.new_band();
         let max_in_flight_per_flow = config.fairness.max_in_flight_per_flow().unwrap_or(u64::MAX);
         Self {
             priority,
+            budgets: BudgetNanos::new(config.budgets(budgets)),
             config,
             gate: Gate::default(),
             ceiling: 0.0,

@@ -129,7 +129,7 @@ impl Engine {
     /// The index of the band of `priority`, which is made from its template if need be.
     fn band_for(&mut self, priority: Priority) -> usize {
         self.bands.binary_search_by(|band| priority.cmp(&band.priority)).unwrap_or_else(|index| {
-            self.bands.insert(index, Band::new(priority, self.config.band(priority).clone()));
+            self.bands.insert(index, Band::new(priority, self.config.band(priority).clone(), self.config.budgets));
             self.ceilings_due = true;
             index
         })

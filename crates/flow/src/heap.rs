@@ -5,6 +5,9 @@
 //! table as long as a ticket is in at most one of them: the table is dense, so that moving entries about
 //! touches a few cache lines and never the tickets' own records.
 
+use sluice_core::Time;
+
+use crate::policy::Rank;
 use crate::ticket::{Ticket, slot_of};
 
 const ARITY: usize = 4;
@@ -30,6 +33,27 @@ impl Positions {
     }
 }
 
+/// A key that is compared as one number: without a branch, which a heap could never predict.
+pub(crate) trait HeapKey: Copy {
+    fn packed(self) -> u128;
+}
+
+impl HeapKey for Rank {
+    fn packed(self) -> u128 {
+        pack(self.key.0, self.sequence)
+    }
+}
+
+impl HeapKey for (Time, u64) {
+    fn packed(self) -> u128 {
+        pack(self.0.as_nanos(), self.1)
+    }
+}
+
+fn pack(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
 /// Tickets by key, the smallest on top.
 #[derive(Debug)]
 pub(crate) struct Heap<K> {
@@ -42,7 +66,7 @@ impl<K> Default for Heap<K> {
     }
 }
 
-impl<K: Ord + Copy> Heap<K> {
+impl<K: HeapKey> Heap<K> {
     pub(crate) fn peek(&self) -> Option<(K, Ticket)> {
         self.entries.first().copied()
     }
@@ -78,9 +102,10 @@ impl<K: Ord + Copy> Heap<K> {
     /// Moves the entry at `index` up to where it belongs and returns its place.
     fn sift_up(&mut self, positions: &mut Positions, mut index: usize) -> usize {
         let moving = self.entries[index];
+        let key = moving.0.packed();
         while index > 0 {
             let parent = (index - 1) / ARITY;
-            if self.entries[parent].0 <= moving.0 {
+            if self.entries[parent].0.packed() <= key {
                 break;
             }
             self.entries[index] = self.entries[parent];
@@ -94,11 +119,19 @@ impl<K: Ord + Copy> Heap<K> {
 
     fn sift_down(&mut self, positions: &mut Positions, mut index: usize) {
         let moving = self.entries[index];
+        let key = moving.0.packed();
         loop {
             let first = index * ARITY + 1;
-            let children = first..(first + ARITY).min(self.entries.len());
-            let Some(least) = children.min_by_key(|&child| self.entries[child].0) else { break };
-            if self.entries[least].0 >= moving.0 {
+            let Some(children) = self.entries.get(first..(first + ARITY).min(self.entries.len())) else { break };
+            let mut least = index;
+            let mut least_key = key;
+            for (offset, child) in children.iter().enumerate() {
+                let child_key = child.0.packed();
+                if child_key < least_key {
+                    (least, least_key) = (first + offset, child_key);
+                }
+            }
+            if least == index {
                 break;
             }
             self.entries[index] = self.entries[least];
@@ -139,13 +172,14 @@ mod tests {
             let mut tickets: SlotMap<Ticket, ()> = SlotMap::with_key();
             let mut positions = Positions::default();
             let mut heap = Heap::default();
-            let mut list: Vec<((u16, usize), Ticket)> = Vec::new();
-            for (number, step) in steps.into_iter().enumerate() {
+            let mut list: Vec<((Time, u64), Ticket)> = Vec::new();
+            for (step, number) in steps.into_iter().zip(0..) {
                 match step {
                     Step::Push(key) => {
                         let ticket = tickets.insert(());
-                        heap.push(&mut positions, (key, number), ticket);
-                        list.push(((key, number), ticket));
+                        let key = (Time::from_nanos(key.into()), number);
+                        heap.push(&mut positions, key, ticket);
+                        list.push((key, ticket));
                     }
                     Step::Remove(index) if !list.is_empty() => {
                         let (_, ticket) = list.remove(index % list.len());
@@ -156,7 +190,7 @@ mod tests {
                     Step::Remove(_) => {}
                     Step::Rekey(mask) => {
                         for ((key, _), _) in &mut list {
-                            *key ^= mask;
+                            *key = Time::from_nanos(key.as_nanos() ^ u64::from(mask));
                         }
                         heap.rekey(&mut positions, |ticket| {
                             list.iter().find(|(_, other)| *other == ticket).map(|(key, _)| *key).unwrap()

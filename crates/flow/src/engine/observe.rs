@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluice_core::Time;
 
 use super::Engine;
+use crate::band::BudgetNanos;
 use crate::config::{Config, WhenFull};
 use crate::effect::Outcome;
 use crate::item::{Item, State};
@@ -124,8 +125,9 @@ impl Engine {
     fn reload_band(&mut self, index: usize) {
         let priority = self.bands[index].priority;
         let config = self.config.band(priority).clone();
-        let old = std::mem::replace(&mut self.bands[index].config, config);
         let band = &mut self.bands[index];
+        band.budgets = BudgetNanos::new(config.budgets(self.config.budgets));
+        let old = std::mem::replace(&mut band.config, config);
         if !Arc::ptr_eq(&old.ordering, &band.config.ordering) {
             self.rekey_band(index);
         }

@@ -3,6 +3,7 @@
 use sluice_core::Time;
 
 use super::{Engine, Regime};
+use crate::band::BudgetNanos;
 use crate::effect::Outcome;
 use crate::invariant::check;
 use crate::ticket::Ticket;
@@ -78,19 +79,13 @@ impl Engine {
     /// The deadline under the present regime.
     fn deadline(&self, ticket: Ticket) -> Time {
         let item = &self.items[ticket];
-        let config = self.band_index(item.priority).map(|index| &self.bands[index].config);
-        let budgets = config.map_or(self.config.budgets, |config| config.budgets(self.config.budgets));
+        let own = item.own_deadline();
+        let Some(index) = self.band_index(item.priority) else { return own };
+        let BudgetNanos { saturation, no_endpoint, both } = self.bands[index].budgets;
         let Regime { empty, since } = self.regime;
-        let budget = if empty { budgets.no_endpoint } else { budgets.saturation };
-        let mut deadline = item.own_deadline();
-        if !budget.is_zero() {
-            deadline = deadline.min(item.arrival.max(since).saturating_add(budget));
-        }
-        if !budgets.saturation.is_zero() && !budgets.no_endpoint.is_zero() {
-            let both = item.arrival.saturating_add(budgets.saturation).saturating_add(budgets.no_endpoint);
-            deadline = deadline.min(both);
-        }
-        deadline
+        let after = |start: Time, nanos: u64| Time::from_nanos(start.as_nanos().saturating_add(nanos));
+        let in_regime = after(item.arrival.max(since), if empty { no_endpoint } else { saturation });
+        own.min(in_regime).min(after(item.arrival, both))
     }
 
     /// Computes every deadline anew, in linear time.

@@ -37,30 +37,40 @@ impl FairnessPolicy for RoundRobin {
 struct Circle {
     /// Flows with a head, by place.
     active: BTreeMap<u64, FlowId>,
-    place: SecondaryMap<FlowId, u64>,
-    next_place: u64,
+    flows: SecondaryMap<FlowId, Place>,
+    next_number: u64,
     /// Where the last turn was.
     cursor: u64,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: u64,
+    /// It is in the circle.
+    active: bool,
+}
+
 impl Fairness for Circle {
     fn add(&mut self, flow: FlowId, _: &Arc<str>) {
-        self.next_place += 1;
-        self.place.insert(flow, self.next_place);
+        self.next_number += 1;
+        self.flows.insert(flow, Place { number: self.next_number, active: false });
     }
 
     fn remove(&mut self, flow: FlowId) {
-        if let Some(place) = self.place.remove(flow) {
-            self.active.remove(&place);
-        }
+        self.set_head(flow, None);
+        self.flows.remove(flow);
     }
 
     fn set_head(&mut self, flow: FlowId, head: Option<Rank>) {
-        let Some(&place) = self.place.get(flow) else { return };
-        if head.is_some() {
-            self.active.insert(place, flow);
+        let Some(place) = self.flows.get_mut(flow) else { return };
+        if place.active == head.is_some() {
+            return;
+        }
+        place.active = head.is_some();
+        if place.active {
+            self.active.insert(place.number, flow);
         } else {
-            self.active.remove(&place);
+            self.active.remove(&place.number);
         }
     }
 
@@ -70,8 +80,8 @@ impl Fairness for Circle {
     }
 
     fn granted(&mut self, _: Time, flow: FlowId, _: u64, turn: bool) {
-        if turn && let Some(&place) = self.place.get(flow) {
-            self.cursor = place;
+        if turn && let Some(place) = self.flows.get(flow) {
+            self.cursor = place.number;
         }
     }
 
