@@ -46,7 +46,7 @@ fn submit_and_grant((mut scenario, asks): (Scenario, Vec<sluice_flow::Ask>)) -> 
 #[bench::endpoints_1000(args = (Scenario::new(50_000, 1000, 1000, 1)), config = at_most(LIMITS.turn_over_50000))]
 #[bench::parked_1000(
     args = (Scenario::with_parked(50_000, 1000, 100, 1000)),
-    config = at_most(LIMITS.turn_over_50000)
+    config = at_most(LIMITS.turn_over_parked)
 )]
 fn turn_over(mut scenario: Scenario) -> Scenario {
     for _ in 0..CALLS {
@@ -96,18 +96,20 @@ struct Limits {
     submit_and_grant: u64,
     turn_over_500: u64,
     turn_over_50000: u64,
+    turn_over_parked: u64,
     turn_over_started: u64,
     cancel: u64,
     burst: u64,
 }
 
 const LIMITS: Limits = Limits {
-    submit_and_grant: u64::MAX / 200,
-    turn_over_500: u64::MAX / 200,
-    turn_over_50000: u64::MAX / 200,
-    turn_over_started: u64::MAX / 200,
-    cancel: u64::MAX / 200,
-    burst: u64::MAX / 200,
+    submit_and_grant: 951_004,
+    turn_over_500: 4_647_506,
+    turn_over_50000: 4_255_770,
+    turn_over_parked: 3_655_077,
+    turn_over_started: 5_339_770,
+    cancel: 978_681,
+    burst: 11_998_179,
 };
 
 library_benchmark_group!(name = engine, benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst]);
