@@ -3,6 +3,7 @@
 
 mod bodies;
 mod endings;
+mod flow;
 mod headers;
 mod picker_connection;
 mod refusals;

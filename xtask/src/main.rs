@@ -6,6 +6,7 @@
 mod console;
 mod demo;
 mod fuzz;
+mod soak;
 mod structure;
 mod test;
 
@@ -26,6 +27,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Runs random operations on a part of the product until something breaks
     Fuzz(fuzz::Arguments),
+    /// Loads a pool with every kind of request and ending and compares the picker's ledger with the engines
+    Soak(soak::Arguments),
     /// Checks everything that a change must hold: format, structure, lints, licences, tests
     Test,
 }
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
         Command::Test => test::run(),
     };
     match done {

@@ -33,6 +33,17 @@ impl Document {
         Ok(())
     }
 
+    /// Adds the field `key` to the object at `path`, which must not have it yet.
+    pub(crate) fn add(&mut self, path: &str, key: &str, value: impl Into<Value>) -> Result<()> {
+        let origin = self.origin.clone();
+        match self.at(path)? {
+            Value::Object(object) if !object.contains_key(key) => object.insert(key.to_owned(), value.into()),
+            Value::Object(_) => bail!("{origin} already has {path}/{key}"),
+            _ => bail!("{origin}: {path} is no object"),
+        };
+        Ok(())
+    }
+
     /// Removes the field `key` of the object at `path`.
     pub(crate) fn remove(&mut self, path: &str, key: &str) -> Result<()> {
         let origin = self.origin.clone();
@@ -85,7 +96,8 @@ mod tests {
         document.set("servers/[name=b]/port", 3).unwrap();
         document.remove("servers/[name=b]", "tls").unwrap();
         document.set("servers/[0]/port", 4).unwrap();
-        assert_eq!(document.to_json(), r#"{"servers":[{"name":"a","port":4},{"name":"b","port":3}]}"#);
+        document.add("servers/[0]", "zone", "z").unwrap();
+        assert_eq!(document.to_json(), r#"{"servers":[{"name":"a","port":4,"zone":"z"},{"name":"b","port":3}]}"#);
     }
 
     #[test]
@@ -97,5 +109,7 @@ mod tests {
         }
         assert!(document.remove("servers/[name=a]", "tls").is_err());
         assert!(document.list("servers/[name=a]").is_err());
+        assert!(document.add("servers/[name=a]", "port", 4).is_err());
+        assert!(document.add("servers", "zone", "z").is_err());
     }
 }

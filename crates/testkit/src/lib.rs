@@ -5,6 +5,7 @@
 //! side. And nothing outlives the process that started it, however that ends: see [`Process`].
 
 mod address;
+mod burst;
 pub mod client;
 mod counting;
 mod document;
@@ -12,31 +13,38 @@ mod envoy;
 mod envoy_config;
 mod envoy_install;
 mod exposition;
+mod flow_config;
 mod guardian;
+mod load;
 mod output;
 mod picker;
 mod picker_config;
 mod process;
 mod reply;
 mod simulator;
+mod soak;
 mod stack;
 mod upstream;
 mod wait;
 pub mod workspace;
 
 pub use address::unused_address;
+pub use burst::{Burst, BurstReport, BurstServer};
 pub use client::{Protocol, SseEvents};
 pub use counting::{CountingUpstream, HOLD_HEADER, STREAM_HEADER, TAG_HEADER, Visit, VisitEnd};
 pub use envoy::Envoy;
 pub use envoy_config::{EnvoyConfig, Template};
 pub use envoy_install::envoy_binary;
 pub use exposition::{Exposition, Sample};
+pub use flow_config::flow_config;
+pub use load::{Arrivals, Class, Load, Tally};
 pub use output::Output;
 pub use picker::Picker;
 pub use picker_config::{EndpointsFile, PickerConfig};
 pub use process::Process;
 pub use reply::Reply;
 pub use simulator::Simulator;
+pub use soak::{Soak, SoakReport};
 pub use stack::Stack;
 pub use upstream::{RecordedRequest, RecordingUpstream, RequestBody, ResponseEnd};
 pub use wait::eventually;

@@ -52,14 +52,18 @@ impl Picker {
         self.addresses.health
     }
 
+    /// The URL of a page on the metrics port.
+    pub fn page(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addresses.metrics)
+    }
+
     pub async fn metrics(&self) -> Result<Exposition> {
-        Exposition::scrape(&format!("http://{}/metrics", self.addresses.metrics)).await
+        Exposition::scrape(&self.page("/metrics")).await
     }
 
     /// The page `/debug/flow`: the state of flow control.
     pub async fn flow(&self) -> Result<Value> {
-        let url = format!("http://{}/debug/flow", self.addresses.metrics);
-        Ok(client::http1()?.get(url).send().await?.error_for_status()?.json().await?)
+        Ok(client::http1()?.get(self.page("/debug/flow")).send().await?.error_for_status()?.json().await?)
     }
 
     pub fn process(&self) -> &Process {

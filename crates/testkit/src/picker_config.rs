@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::document::Document;
 use crate::workspace;
 
-/// A picker's configuration: `config/standalone.yaml` or a test's own, with another endpoint file.
+/// A picker's configuration: one of `config/` or a test's own, with another endpoint file.
 #[derive(Clone, Debug)]
 pub struct PickerConfig {
     document: Document,
@@ -16,7 +16,12 @@ pub struct PickerConfig {
 
 impl PickerConfig {
     pub fn standalone(endpoints: &Path) -> Result<Self> {
-        let path = workspace::root().join("config/standalone.yaml");
+        Self::example("standalone.yaml", endpoints)
+    }
+
+    /// A file of `config/`.
+    pub fn example(name: &str, endpoints: &Path) -> Result<Self> {
+        let path = workspace::root().join("config").join(name);
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         Self::of(&path.display().to_string(), &text, endpoints)
     }
@@ -37,6 +42,11 @@ impl PickerConfig {
     /// `plugins/[type=file-discovery]/parameters/path`. The place must exist.
     pub fn set(&mut self, path: &str, value: impl Into<Value>) -> Result<()> {
         self.document.set(path, value)
+    }
+
+    /// Adds the field `key` to the object at `path`, which must not have it yet.
+    pub fn add(&mut self, path: &str, key: &str, value: impl Into<Value>) -> Result<()> {
+        self.document.add(path, key, value)
     }
 
     /// Writes it to a file.

@@ -1,0 +1,71 @@
+//! When capacity grows, those who have waited longest get it, all at once.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use sluice_testkit::{CountingUpstream, EndpointsFile, eventually};
+
+use super::support::{Counted, config};
+use crate::support::LIMIT;
+
+const LABEL: &str = "llm-d.ai/max-concurrency";
+
+fn entry(pool: &Counted, server: usize, slots: usize) -> Value {
+    let mut entry = EndpointsFile::entry(&format!("server-{server}"), pool.servers[server].address());
+    entry["labels"] = json!({LABEL: slots.to_string()});
+    entry
+}
+
+fn tags(pool: &Counted) -> BTreeSet<String> {
+    pool.servers.iter().flat_map(CountingUpstream::tags).collect()
+}
+
+#[tokio::test]
+async fn raised_limits_and_new_endpoints_let_in_the_longest_waiting_and_no_more() {
+    const WAVE: usize = 100;
+    const WAVES: usize = 5;
+    let mut pool = Counted::start(2, &config(1, &json!({}), &json!({}))).await.unwrap();
+    pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4)]).unwrap();
+    pool.wait_for_endpoints(1).await.unwrap();
+    for index in 0..4 {
+        let request = pool.chat(&format!("first-{index}"));
+        pool.send(request);
+    }
+    pool.wait_for(4, 0).await.unwrap();
+    // Within a wave the order of arrival is Envoy's; between waves it is known.
+    for wave in 0..WAVES {
+        for index in 0..WAVE {
+            let request = pool.chat(&format!("wave-{wave}-{index}"));
+            pool.send(request);
+        }
+        pool.wait_for(4, (WAVE * (wave + 1)) as u64).await.unwrap();
+    }
+
+    let mut served = tags(&pool);
+    let mut expect = |pool: &Counted, wave: usize| {
+        served.extend((0..WAVE).map(|index| format!("wave-{wave}-{index}")));
+        assert_eq!(tags(pool), served, "wave {wave} is the one that has waited longest");
+    };
+    pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4 + WAVE)]).unwrap();
+    pool.wait_for(4 + WAVE, 400).await.unwrap();
+    expect(&pool, 0);
+    pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4 + WAVE), entry(&pool, 1, WAVE)]).unwrap();
+    pool.wait_for(4 + 2 * WAVE, 300).await.unwrap();
+    expect(&pool, 1);
+    assert_eq!((pool.servers[0].peak(), pool.servers[1].peak()), (4 + WAVE, WAVE));
+    assert_eq!(pool.stack.picker.flow().await.unwrap()["saturation"]["effective"], 1.0);
+
+    // A lower limit takes nothing away, and lets nobody in until it fits again.
+    pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4), entry(&pool, 1, WAVE)]).unwrap();
+    eventually(LIMIT, "the picker has taken over the limit", async || {
+        let page = pool.stack.picker.flow().await?;
+        Ok((page["saturation"]["effective"].as_f64() > Some(1.0)).then_some(()))
+    })
+    .await
+    .unwrap();
+    pool.servers[0].release(WAVE);
+    pool.wait_for(4 + WAVE, 300).await.unwrap();
+    pool.servers[0].release(1);
+    pool.wait_for(4 + WAVE, 299).await.unwrap();
+    assert_eq!(pool.servers[0].peak(), 4 + WAVE);
+}

@@ -1,0 +1,66 @@
+//! A model server gets as much as its limit says: never more, and all of it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sluice_testkit::{Burst, eventually};
+
+use super::support::{Counted, config};
+use crate::support::LIMIT;
+
+#[tokio::test]
+async fn bursts_with_disconnects_fill_every_server_to_its_limit_and_not_beyond() {
+    const SLOTS: u32 = 4;
+    const SERVERS: usize = 2;
+    let pool = Counted::start(SERVERS, &config(SLOTS, &json!({}), &json!({}))).await.unwrap();
+    let burst = Burst { clients: 80, requests: 1_500, seed: 1 };
+    let report = burst.run(&pool.stack, &pool.servers).await.unwrap();
+    println!("{report}");
+    assert_eq!(report.statuses.keys().copied().collect::<Vec<_>>(), [200], "{report}");
+    assert!(report.left > burst.requests / 10, "{report}");
+    for server in &report.servers {
+        assert_eq!(server.peak_without_aborted, 4, "{report}");
+    }
+    eventually(LIMIT, "nothing is left", async || {
+        let page = pool.stack.picker.flow().await?;
+        let leases = [&page["leases"]["granted"], &page["leases"]["started"], &page["waiting"]["requests"]];
+        Ok((pool.open() == 0 && leases.iter().all(|count| **count == 0)).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn of_fifty_requests_at_once_the_only_slot_takes_one_and_the_others_wait() {
+    let mut pool = Counted::start(1, &config(1, &json!({}), &json!({}))).await.unwrap();
+    for index in 0..50 {
+        let request = pool.chat(&index.to_string());
+        pool.send(request);
+    }
+    pool.wait_for(1, 49).await.unwrap();
+    let metrics = pool.stack.picker.metrics().await.unwrap();
+    assert_eq!(metrics.sum("llm_d_epp_flow_control_pool_saturation", &[("stage", "effective")]), Some(1.0));
+
+    pool.servers[0].release(50);
+    pool.wait_for(0, 0).await.unwrap();
+    assert_eq!(pool.servers[0].visits().len(), 50);
+    assert_eq!(pool.servers[0].peak(), 1);
+    assert_eq!(pool.ended_with("Dispatched").await.unwrap(), 50);
+}
+
+#[tokio::test]
+async fn a_stream_that_stays_silent_keeps_its_slot() {
+    let mut pool = Counted::start(1, &config(1, &json!({}), &json!({}))).await.unwrap();
+    let request = super::support::streamed(pool.chat("silent"));
+    let mut silent = request.send().await.unwrap();
+    assert!(silent.chunk().await.unwrap().is_some());
+    let request = pool.chat("next");
+    pool.send(request);
+    pool.wait_for(1, 1).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    pool.wait_for(1, 1).await.unwrap();
+    pool.servers[0].release(1);
+    assert!(silent.chunk().await.unwrap().is_some());
+    pool.wait_for(1, 0).await.unwrap();
+    assert_eq!(pool.servers[0].tags(), ["silent", "next"]);
+}

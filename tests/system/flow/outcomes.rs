@@ -1,0 +1,166 @@
+//! What a client is told that was not let in, and what it then holds: nothing.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use serde_json::{Value, json};
+use sluice_core::{Clock, SystemClock};
+use sluice_testkit::eventually;
+
+use super::support::{AT_ONCE, Counted, DROPPED_REASON, TTL, config};
+use crate::support::LIMIT;
+
+/// What every refusal that may be tried again has.
+async fn assert_refused(response: Response, status: u16, reason: &str, message: &str) {
+    assert_eq!((response.status().as_u16(), response.headers()[DROPPED_REASON].to_str().unwrap()), (status, reason));
+    let retry_after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=30).contains(&retry_after), "{retry_after}");
+    assert_eq!(response.headers()["content-type"], "application/json");
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(body["error"]["code"], reason, "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().starts_with(message), "{body}");
+}
+
+/// One slot, taken, and room for two requests to wait in each band.
+async fn full() -> Counted {
+    let band = json!({"maxRequests": 2});
+    let mut pool = Counted::start(1, &config(1, &json!({"defaultPriorityBand": band}), &json!({}))).await.unwrap();
+    let request = pool.chat("running");
+    pool.send(request);
+    pool.wait_for(1, 0).await.unwrap();
+    pool
+}
+
+#[tokio::test]
+async fn a_full_band_refuses_newcomers_and_a_client_that_hammers_takes_no_place() {
+    let mut pool = full().await;
+    for (waiting, tag) in [(1, "waits-0"), (2, "waits-1")] {
+        let request = pool.chat(tag);
+        pool.send(request);
+        pool.wait_for(1, waiting).await.unwrap();
+    }
+    let message = "request rejected pre-queue: queue at capacity";
+    for _ in 0..300 {
+        let response = pool.chat("hammers").send().await.unwrap();
+        assert_refused(response, 429, "rejected-saturated", message).await;
+    }
+    assert_eq!(pool.waiting().await.unwrap(), 2);
+    // A band is full on its own.
+    let request = pool.chat_for("batch", "batch");
+    pool.send(request);
+    pool.wait_for(1, 3).await.unwrap();
+
+    pool.servers[0].release(4);
+    pool.wait_for(0, 0).await.unwrap();
+    assert_eq!(pool.servers[0].tags(), ["running", "waits-0", "waits-1", "batch"]);
+}
+
+#[tokio::test]
+async fn an_empty_pool_is_named_when_its_queue_is_full_or_its_budget_spent() {
+    let flow_control = json!({"noEndpointRequestTTL": "700ms", "defaultPriorityBand": {"maxRequests": 1}});
+    let pool = Counted::start(0, &config(1, &flow_control, &json!({}))).await.unwrap();
+    let clock = SystemClock::start();
+    let waits = tokio::task::LocalSet::new();
+    waits
+        .run_until(async {
+            let first = pool.chat("waits").send();
+            let second = async {
+                eventually(LIMIT, "the first waits", async || Ok((pool.waiting().await? == 1).then_some(())))
+                    .await
+                    .unwrap();
+                pool.chat("too-many").send().await
+            };
+            let (first, second) = tokio::join!(first, second);
+            assert!(clock.now().saturating_since(sluice_core::Time::ZERO) >= Duration::from_millis(700));
+            let late = "request timed out in queue and no endpoints are available: ";
+            assert_refused(first.unwrap(), 503, "rejected-no-endpoints", late).await;
+            assert_refused(second.unwrap(), 503, "rejected-no-endpoints", "no endpoints available: ").await;
+        })
+        .await;
+    let response = pool.chat("impatient").header(TTL, "50ms").send().await.unwrap();
+    assert_refused(response, 503, "rejected-no-endpoints", "request timed out in queue and no endpoints").await;
+    assert_eq!(pool.ended_with("EvictedNoEndpoints").await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn refusals_are_counted_by_their_outcome() {
+    let mut pool = full().await;
+    for tag in ["waits-0", "waits-1"] {
+        let request = pool.chat(tag);
+        pool.send(request);
+    }
+    pool.wait_for(1, 2).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(pool.chat("refused").send().await.unwrap().status(), 429);
+    }
+    let expired = pool.chat_for("batch", "expires").header(TTL, "1ms").send().await.unwrap();
+    assert_eq!(expired.status(), 429);
+    assert_eq!(pool.ended_with("EvictedTTL").await.unwrap(), 1);
+    assert_eq!(pool.ended_with("RejectedCapacity").await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_request_waits_as_long_as_its_client_or_its_band_allows() {
+    let bands = json!([{"priority": -10, "requestTTL": "400ms"}]);
+    let mut pool = Counted::start(1, &config(1, &json!({"priorityBands": bands}), &json!({}))).await.unwrap();
+    let request = pool.chat("running");
+    pool.send(request);
+    pool.wait_for(1, 0).await.unwrap();
+    let cases = [
+        ("standard", Some("1ms"), 1),
+        ("standard", Some("250ms"), 250),
+        ("batch", None, 400),
+        ("batch", Some("1h"), 400),
+        ("batch", Some("100ms"), 100),
+        ("batch", Some("nonsense"), 400),
+        ("standard", Some("0s"), 0),
+    ];
+    let clock = SystemClock::start();
+    for (objective, ttl, millis) in cases {
+        let request = pool.chat_for(objective, "waits");
+        let request = if let Some(ttl) = ttl { request.header(TTL, ttl) } else { request };
+        let sent = clock.now();
+        let response = request.send().await.unwrap();
+        let took = clock.now().saturating_since(sent);
+        let budget = Duration::from_millis(millis);
+        assert!(took >= budget && took < budget + AT_ONCE, "{objective} {ttl:?} took {took:?}");
+        if millis > 0 {
+            assert_refused(response, 429, "rejected-ttl-expired", "request timed out in queue: ").await;
+        } else {
+            assert_eq!(response.status(), 429);
+        }
+    }
+    assert_eq!(pool.waiting().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_the_queue_leaves_nothing_behind() {
+    let mut pool = full().await;
+    let leaving = [pool.chat("leaves-0"), pool.chat("leaves-1")];
+    let mut leaving: tokio::task::JoinSet<_> = leaving.into_iter().map(reqwest::RequestBuilder::send).collect();
+    pool.wait_for(1, 2).await.unwrap();
+    leaving.shutdown().await;
+    pool.wait_for(1, 0).await.unwrap();
+    assert_eq!(pool.ended_with("EvictedContextCancelled").await.unwrap(), 2);
+
+    let request = pool.chat("stays");
+    pool.send(request);
+    pool.wait_for(1, 1).await.unwrap();
+    pool.servers[0].release(2);
+    pool.wait_for(0, 0).await.unwrap();
+    assert_eq!(pool.servers[0].tags(), ["running", "stays"]);
+}
+
+#[tokio::test]
+async fn a_band_that_sheds_takes_what_fits_and_refuses_the_rest() {
+    let bands = json!([{"priority": -10, "shed": true}]);
+    let mut pool = Counted::start(1, &config(1, &json!({"priorityBands": bands}), &json!({}))).await.unwrap();
+    let request = pool.chat_for("batch", "fits");
+    pool.send(request);
+    pool.wait_for(1, 0).await.unwrap();
+    let response = pool.chat_for("batch", "does-not").send().await.unwrap();
+    assert_refused(response, 429, "rejected-saturated", "request rejected pre-queue").await;
+    let request = pool.chat("waits");
+    pool.send(request);
+    pool.wait_for(1, 1).await.unwrap();
+}

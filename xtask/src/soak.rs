@@ -1,0 +1,65 @@
+//! `cargo xtask soak`: the long forms of two system tests.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use sluice_testkit::{
+    Burst, CountingUpstream, EnvoyConfig, PickerConfig, Soak, Stack, Template, envoy_binary, flow_config, workspace,
+};
+
+use crate::console::say;
+
+const SERVERS: usize = 2;
+const SLOTS: u32 = 8;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Requests of the burst
+    #[arg(long, default_value_t = 20_000)]
+    requests: u64,
+    /// Seconds of random load, endings and changes of the pool; 0 for the burst alone
+    #[arg(long, default_value_t = 600)]
+    seconds: u64,
+    /// Where the random numbers begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// First a burst that must fill every server to its limit and no further, then the comparison of the ledger with the
+/// engines.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let [picker, simulator] = workspace::build_programs(["epp", "model-server-sim"])?;
+    envoy_binary()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        burst(&picker, arguments).await?;
+        if arguments.seconds == 0 {
+            return Ok(());
+        }
+        say(format_args!("{} s of random load, compared at quiet moments", arguments.seconds));
+        let duration = Duration::from_secs(arguments.seconds);
+        let soak = Soak { picker: &picker, simulator: &simulator, duration, seed: arguments.seed };
+        say(format_args!("{}", soak.run().await?));
+        Ok(())
+    })
+}
+
+async fn burst(picker: &Path, arguments: &Arguments) -> Result<()> {
+    let slots = usize::try_from(SLOTS)?;
+    let burst = Burst { clients: SERVERS * slots * 10, requests: arguments.requests, seed: arguments.seed };
+    say(format_args!("{} clients with {} requests for {SERVERS} times {slots} slots", burst.clients, burst.requests));
+    let servers: Vec<_> = (0..SERVERS).map(|_| CountingUpstream::start()).collect::<Result<_>>()?;
+    let addresses: Vec<_> = servers.iter().map(CountingUpstream::address).collect();
+    let config = |endpoints: &Path| PickerConfig::custom(&flow_config(SLOTS), endpoints);
+    let envoy = EnvoyConfig::from_template(Template::FullDuplex)?;
+    let stack = Stack::start_configured(picker, &[], config, envoy, &addresses).await?;
+    let report = burst.run(&stack, &servers).await?;
+    say(format_args!("{report}"));
+    ensure!(report.broken == 0 && report.statuses.keys().all(|&status| status == 200), "not all were served");
+    for (index, server) in report.servers.iter().enumerate() {
+        ensure!(server.peak_without_aborted == slots, "server-{index} was not filled to its limit and no further");
+    }
+    Ok(())
+}
