@@ -13,6 +13,7 @@ mod harness {
     pub(crate) mod ops;
     pub(crate) mod oracle;
     pub(crate) mod oracle_evict;
+    pub(crate) mod oracle_pool;
     pub(crate) mod shrink;
     pub(crate) mod world;
 }

@@ -5,6 +5,7 @@ mod evict;
 mod lease;
 mod observe;
 mod report;
+mod revoke;
 mod submit;
 mod time;
 

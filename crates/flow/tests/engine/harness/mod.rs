@@ -9,6 +9,7 @@ pub(crate) mod history;
 pub(crate) mod ops;
 pub(crate) mod oracle;
 pub(crate) mod oracle_evict;
+pub(crate) mod oracle_pool;
 pub(crate) mod rig;
 pub(crate) mod shrink;
 pub(crate) mod world;

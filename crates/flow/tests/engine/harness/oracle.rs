@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::{Priority, Time};
-use sluice_flow::policy::{BandView, OrderKey, OrderingFacts};
+use sluice_flow::policy::{OrderKey, OrderingFacts};
 use sluice_flow::{
-    BandConfig, Booking, Config, EndpointKey, Load, OTHER_TENANT, Outcome, Park, Partition, RevokeCause, Stage, Stages,
+    BandConfig, Booking, Config, EndpointKey, Load, OTHER_TENANT, Outcome, Park, RevokeCause, Stage, Stages,
     StartError, WhenFull,
 };
-use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
+use sluice_plugins::flow::ConcurrencyDetector;
 
 use super::history::{AskFacts, Place, Request, Seen};
+use super::oracle_pool::allows;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -435,114 +436,6 @@ impl Oracle {
         self.pool.iter().filter(free).map(|place| place.key).min()
     }
 
-    pub(crate) fn is_open(&self, ceiling: f64) -> bool {
-        let effective = self.effective();
-        !effective.is_empty() && effective.into_iter().all(|partition| self.saturation(partition) < ceiling)
-    }
-
-    pub(crate) fn ceilings(&self) -> Vec<f64> {
-        let views: Vec<BandView> = self
-            .bands
-            .keys()
-            .map(|&Reverse(priority)| BandView { priority: Priority(priority), provisioned: self.keeps(priority) })
-            .collect();
-        let mut ceilings = vec![1.0; views.len()];
-        self.config.usage_limit.new_state().ceilings(self.now, &views, 0.0, &mut ceilings);
-        ceilings
-    }
-
-    pub(crate) fn effective(&self) -> Vec<Partition> {
-        let stages = [Partition::Prefill, Partition::Decode];
-        let present = |partition: &Partition| self.pool.iter().any(|place| is_in(place, *partition));
-        let populated: Vec<Partition> = stages.into_iter().filter(present).collect();
-        match (populated.is_empty(), self.pool.is_empty()) {
-            (false, _) => populated,
-            (true, false) => vec![Partition::Pool],
-            (true, true) => vec![],
-        }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "the rule as it is written")]
-    pub(crate) fn saturation(&self, partition: Partition) -> f64 {
-        self.load(partition) as f64 / self.capacity(partition) as f64
-    }
-
-    pub(crate) fn capacity(&self, partition: Partition) -> u64 {
-        let places = self.pool.iter().filter(|place| is_in(place, partition));
-        let capacity = |place: &Place| match self.detector.mode {
-            ConcurrencyMode::Requests => place.limit.unwrap_or(self.detector.max_concurrency),
-            ConcurrencyMode::Tokens => self.detector.max_token_concurrency,
-            ConcurrencyMode::Hybrid => 1 << 32,
-        };
-        places.map(capacity).sum()
-    }
-
-    pub(crate) fn load(&self, partition: Partition) -> u64 {
-        let places = self.pool.iter().filter(|place| is_in(place, partition));
-        let booked = places.map(|place| self.units(self.booked(place.key), place.limit));
-        let unstarted = self.entries.iter().filter(|entry| matches!(entry.state, State::Granted(_)));
-        let unstarted = unstarted.filter(|entry| match partition {
-            Partition::Prefill => entry.stages.contains(Stage::Prefill),
-            Partition::Decode => entry.stages.contains(Stage::Decode),
-            Partition::Pool => true,
-        });
-        booked.sum::<u64>() + unstarted.map(|entry| self.units(Load::one(entry.tokens), None)).sum::<u64>()
-    }
-
-    pub(crate) fn units(&self, load: Load, limit: Option<u64>) -> u64 {
-        let share = |part: u64, limit: u64| (part << 32).div_ceil(limit);
-        let requests_limit = limit.unwrap_or(self.detector.max_concurrency);
-        match self.detector.mode {
-            ConcurrencyMode::Requests => load.requests,
-            ConcurrencyMode::Tokens => load.tokens,
-            ConcurrencyMode::Hybrid => {
-                share(load.requests, requests_limit).max(share(load.tokens, self.detector.max_token_concurrency))
-            }
-        }
-    }
-
-    pub(crate) fn booked(&self, key: EndpointKey) -> Load {
-        let mut sum = Load::default();
-        for entry in &self.entries {
-            if let State::Started { bookings, .. } = &entry.state {
-                for booking in bookings.iter().filter(|booking| booking.endpoint == key) {
-                    sum = sum.plus(Load::one(booking.tokens));
-                }
-            }
-        }
-        sum
-    }
-
-    /// Kept on the endpoint for others than `but`.
-    pub(crate) fn reserved(&self, key: EndpointKey, but: Option<Request>) -> Load {
-        let kept = self.entries.iter().filter(|entry| Some(entry.request) != but);
-        let kept = kept.filter(|entry| matches!(entry.state, State::Granted(Some(at)) if at == key));
-        kept.fold(Load::default(), |sum, entry| sum.plus(Load::one(entry.tokens)))
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small")]
-    pub(crate) fn requests_limit(&self, place: &Place) -> u64 {
-        (place.limit.unwrap_or(self.detector.max_concurrency) as f64 * (1.0 + self.detector.headroom)) as u64
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small")]
-    fn has_room(&self, place: &Place, load: Load) -> bool {
-        let tokens = (self.detector.max_token_concurrency as f64 * (1.0 + self.detector.headroom)) as u64;
-        let by_requests = load.requests < self.requests_limit(place);
-        match self.detector.mode {
-            ConcurrencyMode::Requests => by_requests,
-            ConcurrencyMode::Tokens => load.tokens < tokens,
-            ConcurrencyMode::Hybrid => by_requests && load.tokens < tokens,
-        }
-    }
-
-    fn servable(&self, entry: &Entry) -> bool {
-        let serves =
-            |stage: Stage| !entry.stages.contains(stage) || self.pool.iter().any(|place| place.stages.contains(stage));
-        self.pool.is_empty()
-            || (serves(Stage::Prefill) && serves(Stage::Decode) && self.pool.iter().any(|place| allows(entry, place)))
-    }
-
     fn full(&self) -> Outcome {
         if self.empty_since.0 { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity }
     }
@@ -570,7 +463,7 @@ impl Oracle {
         )
     }
 
-    fn keeps(&self, priority: i32) -> bool {
+    pub(crate) fn keeps(&self, priority: i32) -> bool {
         priority == 0 || self.config.bands.contains_key(&Priority(priority)) || self.desired.contains(&priority)
     }
 
@@ -617,17 +510,5 @@ impl Oracle {
 
     pub(crate) fn entry(&mut self, request: Request) -> &mut Entry {
         self.entries.iter_mut().find(|entry| entry.request == request).expect("the request has not ended")
-    }
-}
-
-pub(crate) fn allows(entry: &Entry, place: &Place) -> bool {
-    entry.hint.as_ref().is_none_or(|hint| hint.contains(&place.number))
-}
-
-pub(crate) fn is_in(place: &Place, partition: Partition) -> bool {
-    match partition {
-        Partition::Prefill => place.stages.contains(Stage::Prefill),
-        Partition::Decode => place.stages.contains(Stage::Decode),
-        Partition::Pool => true,
     }
 }

@@ -7,7 +7,8 @@ use sluice_core::Time;
 use sluice_flow::{EndpointKey, EvictionConfig, Load, Partition, RevokeCause, Stage, VictimOrder};
 
 use super::history::{Place, Request, Seen};
-use super::oracle::{Entry, Oracle, Revocation, State, allows, is_in};
+use super::oracle::{Entry, Oracle, Revocation, State};
+use super::oracle_pool::{allows, is_in};
 
 type ByPartition = BTreeMap<Partition, u64>;
 
