@@ -1,16 +1,28 @@
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+//! Endpoints from a file: read once at the start, which fails if the file is no good, and followed from then on by a
+//! thread of its own. A file can block whoever reads it for as long as it likes (a dead mount), so no thread that
+//! serves requests ever touches it.
+//!
+//! ```text
+//! notify ──ring──> Bell ──> Follower ── stat ──differs?──> read, parse ──> EndpointTable
+//!                   ^          │ once a second, whatever the bell says
+//! process ends ─stop┘          └─ arms the watch anew when other directories hold the file
+//! ```
+
+mod bell;
+mod file;
+mod follower;
+mod watch;
+
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use sluice_core::{Criticality, Tasks};
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 
-use crate::{EndpointFileError, EndpointSpec, EndpointTable, parse_endpoint_file};
-
-/// Changes within this time are taken over together: editors and ConfigMap updates touch a file several times.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+use self::bell::Bell;
+use self::file::Source;
+use self::follower::Follower;
+use crate::{EndpointFileError, EndpointTable};
 
 /// Where the endpoints of the pool come from when it is not Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +43,16 @@ pub struct FileDiscovery {
 pub enum DiscoveryError {
     #[error("endpoint file {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("endpoint file {}: not a regular file", path.display())]
+    NotRegular { path: PathBuf },
     #[error("endpoint file {}: {source}", path.display())]
     Content { path: PathBuf, source: EndpointFileError },
-    #[error("cannot watch {}: {source}", path.display())]
-    Watch { path: PathBuf, source: notify::Error },
+    #[error("starting the thread that follows the endpoint file: {0}")]
+    Thread(std::io::Error),
 }
 
 impl Discovery {
-    /// Fills `table`, and keeps it true from then on if the source can change.
+    /// Fills `table`, and keeps it true from then on if the source can change: until the process or `tasks` end.
     pub fn start(self, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), DiscoveryError> {
         match self {
             Self::File(file) => file.start(table, tasks),
@@ -48,98 +62,39 @@ impl Discovery {
 
 impl FileDiscovery {
     fn start(self, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), DiscoveryError> {
+        let Self { path, watch } = self;
+        let bell = Arc::new(Bell::default());
         // The watch comes first, so that no change between reading and watching is missed.
-        let watch = self.watch.then(|| Watch::new(&self.path)).transpose()?;
-        let text = read(&self.path)?;
-        table.replace(parse(&self.path, &text)?);
-        tracing::info!(path = %self.path.display(), endpoints = table.snapshot().endpoints().len(), "endpoints loaded");
-        if let Some(watch) = watch {
-            let table = Arc::clone(table);
-            tasks.spawn("file-discovery", Criticality::Critical, follow(self.path, watch, table, text));
-        }
+        let follower = watch.then(|| Follower::new(path.clone(), Arc::clone(&bell), Arc::clone(table)));
+        let file = Source::new(path.clone()).load()?;
+        file.fill(&path, table);
+        tracing::info!(path = %path.display(), endpoints = table.snapshot().endpoints().len(), "endpoints loaded");
+        let Some(mut follower) = follower else { return Ok(()) };
+
+        follower.has_taken(file);
+        let (ended, end) = oneshot::channel::<()>();
+        let body = move || {
+            // Dropped when the thread ends, by panic too.
+            let _ended = ended;
+            follower.run();
+        };
+        std::thread::Builder::new().name("file-discovery".to_owned()).spawn(body).map_err(DiscoveryError::Thread)?;
+        let stop = StopOnDrop(bell);
+        tasks.spawn("file-discovery", Criticality::Critical, async move {
+            let _stop = stop;
+            // Nothing is ever sent: this waits for the end of the thread.
+            end.await.unwrap_or_default();
+        });
         Ok(())
     }
 }
 
-/// Takes over each change of the file; one that cannot be read or has a bad entry leaves the endpoints as they are.
-async fn follow(path: PathBuf, watch: Watch, table: Arc<EndpointTable>, mut last: String) {
-    loop {
-        watch.changed.notified().await;
-        tokio::time::sleep(DEBOUNCE).await;
-        match read(&path) {
-            Ok(text) if text == last => {}
-            Ok(text) => {
-                match parse(&path, &text) {
-                    Ok(specs) => {
-                        table.replace(specs);
-                        let endpoints = table.snapshot().endpoints().len();
-                        tracing::info!(path = %path.display(), endpoints, "endpoints reloaded");
-                    }
-                    Err(error) => tracing::error!(%error, "endpoints not reloaded, the previous ones stay"),
-                }
-                last = text;
-            }
-            Err(error) => tracing::error!(%error, "endpoints not reloaded, the previous ones stay"),
-        }
-    }
-}
+/// Ends the thread with the task that stands for it.
+struct StopOnDrop(Arc<Bell>);
 
-fn parse(path: &Path, text: &str) -> Result<Vec<EndpointSpec>, DiscoveryError> {
-    parse_endpoint_file(text).map_err(|source| DiscoveryError::Content { path: path.to_owned(), source })
-}
-
-fn read(path: &Path) -> Result<String, DiscoveryError> {
-    let limit = parse_limit();
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(limit).read_to_string(&mut text))
-        .map_err(|source| DiscoveryError::Read { path: path.to_owned(), source })?;
-    Ok(text)
-}
-
-/// One byte more than the parser accepts, so that it can tell.
-const fn parse_limit() -> u64 {
-    crate::endpoint_file::MAX_BYTES as u64 + 1
-}
-
-/// Tells that something happened in the directories that hold the file and what it links to. The directory is
-/// watched rather than the file, because editors and ConfigMaps replace the file.
-struct Watch {
-    changed: Arc<Notify>,
-    _watcher: RecommendedWatcher,
-}
-
-impl Watch {
-    fn new(path: &Path) -> Result<Self, DiscoveryError> {
-        let changed = Arc::new(Notify::new());
-        let on_event = {
-            let changed = Arc::clone(&changed);
-            move |event: notify::Result<notify::Event>| match event {
-                Ok(event) if event.kind.is_access() => {}
-                Ok(_) => changed.notify_one(),
-                Err(error) => tracing::warn!(%error, "watching the endpoint file"),
-            }
-        };
-        let watch_error = |source| DiscoveryError::Watch { path: path.to_owned(), source };
-        let mut watcher = notify::recommended_watcher(on_event).map_err(watch_error)?;
-        let mut directories = vec![parent(path)];
-        if let Ok(target) = path.canonicalize() {
-            let target = parent(&target);
-            if parent(path).canonicalize().ok().as_ref() != Some(&target) {
-                directories.push(target);
-            }
-        }
-        for directory in directories {
-            watcher.watch(&directory, RecursiveMode::NonRecursive).map_err(watch_error)?;
-        }
-        Ok(Self { changed, _watcher: watcher })
-    }
-}
-
-fn parent(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 

@@ -1,7 +1,10 @@
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use sluice_core::{BoxFuture, Spawn};
 
+use super::follower::DEBOUNCE;
 use super::*;
 
 /// Runs tasks on the runtime of the test, which ends them.
@@ -119,6 +122,99 @@ async fn a_bad_file_at_start_is_an_error_that_names_it() {
     let error = start(&path, false).unwrap_err().to_string();
     assert!(error.contains("endpoints.yaml") && error.contains("endpoints[0] (a): address"), "{error}");
     fs::write(&path, b"\xff\xfe").unwrap();
-    assert!(matches!(start(&path, false), Err(DiscoveryError::Read { .. })));
+    let error = start(&path, false).unwrap_err().to_string();
+    assert!(error.ends_with("endpoints.yaml: not UTF-8 from byte 0 on"), "{error}");
+    // In the middle of a letter at the end of what is read.
+    fs::write(&path, "ä".repeat(1 << 20)).unwrap();
+    assert!(start(&path, false).unwrap_err().to_string().contains("larger than"));
     assert!(start(Path::new("/nowhere/endpoints.yaml"), true).is_err());
+}
+
+fn make_pipe(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    make_pipe(&pipe);
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    for path in [&pipe, &link, directory.path(), Path::new("/dev/null")] {
+        for watch in [false, true] {
+            let error = start(path, watch).unwrap_err();
+            assert!(matches!(error, DiscoveryError::NotRegular { .. }), "{}: {error}", path.display());
+            assert!(error.to_string().contains(&path.display().to_string()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_in_place_of_the_file_keeps_the_previous_endpoints() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("endpoints.yaml");
+    fs::write(&path, entry(1)).unwrap();
+    let table = start(&path, true).unwrap();
+    fs::remove_file(&path).unwrap();
+    make_pipe(&path);
+    tokio::time::sleep(DEBOUNCE * 4).await;
+    assert_eq!(ports(&table), [1]);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, entry(2)).unwrap();
+    until(&table, &[2]).await;
+}
+
+#[tokio::test]
+async fn a_file_that_moves_to_another_directory_is_followed_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, other) = (directory.path().join("e.yaml"), directory.path().join("other"));
+    fs::create_dir(&other).unwrap();
+    fs::write(&path, entry(1)).unwrap();
+    let table = start(&path, true).unwrap();
+    let target = other.join("real.yaml");
+    fs::write(&target, entry(2)).unwrap();
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&target, &path).unwrap();
+    until(&table, &[2]).await;
+    fs::write(&target, entry(3)).unwrap();
+    until(&table, &[3]).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_takes_the_place_of_another_is_followed() {
+    let root = tempfile::tempdir().unwrap();
+    let (directory, old) = (root.path().join("d"), root.path().join("d.old"));
+    let path = directory.join("e.yaml");
+    fs::create_dir(&directory).unwrap();
+    fs::write(&path, entry(1)).unwrap();
+    let table = start(&path, true).unwrap();
+    fs::rename(&directory, &old).unwrap();
+    fs::create_dir(&directory).unwrap();
+    for port in [2, 3] {
+        fs::write(&path, entry(port)).unwrap();
+        until(&table, &[port]).await;
+    }
+}
+
+#[test]
+fn the_thread_ends_with_the_tasks() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("endpoints.yaml");
+    fs::write(&path, entry(1)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let table = runtime.block_on(async { start(&path, true).unwrap() });
+    assert_eq!(Arc::strong_count(&table), 2, "the thread holds the table");
+    drop(runtime);
+    let ended = || Arc::strong_count(&table) == 1;
+    let patient = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    patient.block_on(async {
+        for _ in 0..500 {
+            if ended() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(ended(), "the thread outlives the runtime");
 }

@@ -3,6 +3,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
+use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
 use sluice_core::{EndpointId, EndpointUid};
 
 use crate::EndpointSpec;
@@ -15,8 +16,10 @@ pub(crate) const MAX_BYTES: usize = 1 << 20;
 pub enum EndpointFileError {
     #[error("the file is larger than {MAX_BYTES} bytes")]
     TooLarge,
-    #[error("not valid YAML: {0}")]
-    Syntax(String),
+    #[error("not UTF-8 from byte {byte} on")]
+    NotUtf8 { byte: usize },
+    #[error("line {line}, column {column}: {what}")]
+    Syntax { line: u64, column: u64, what: String },
     #[error("no list `endpoints` at the top level (an empty pool is written `endpoints: []`)")]
     NoList,
     /// Every entry that is wrong, in the order of the file.
@@ -64,7 +67,8 @@ pub fn parse_endpoint_file(text: &str) -> Result<Vec<EndpointSpec>, EndpointFile
     if text.len() > MAX_BYTES {
         return Err(EndpointFileError::TooLarge);
     }
-    let document: Value = serde_saphyr::from_str(text).map_err(|error| EndpointFileError::Syntax(error.to_string()))?;
+    let options = serde_saphyr::options! { with_snippet: false };
+    let document: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax_error(&error))?;
     let Some(Value::Array(entries)) = document.get("endpoints") else {
         return Err(EndpointFileError::NoList);
     };
@@ -81,6 +85,38 @@ pub fn parse_endpoint_file(text: &str) -> Result<Vec<EndpointSpec>, EndpointFile
         }
     }
     if errors.is_empty() { Ok(specs) } else { Err(EndpointFileError::Entries(errors)) }
+}
+
+/// The ids that more than one of `specs` has, each once, as they are to be shown.
+pub(crate) fn repeated(specs: &[EndpointSpec]) -> Vec<String> {
+    let mut times = BTreeMap::<&EndpointId, u32>::new();
+    for spec in specs {
+        *times.entry(&spec.id).or_default() += 1;
+    }
+    let shown = |id: &EndpointId| if id.name.is_empty() { format!("{id}(no name)") } else { id.to_string() };
+    times.into_iter().filter(|&(_, times)| times > 1).map(|(id, _)| shown(id)).collect()
+}
+
+/// One line for the author of the file: the parser's own texts quote the file, and advise who calls the parser.
+fn syntax_error(error: &serde_saphyr::Error) -> EndpointFileError {
+    // Line 0 stands for an unknown place.
+    let (line, column) = error.location().map_or((1, 1), |place| (place.line().max(1), place.column().max(1)));
+    EndpointFileError::Syntax { line, column, what: syntax_fault(error) }
+}
+
+fn syntax_fault(error: &serde_saphyr::Error) -> String {
+    match error {
+        serde_saphyr::Error::AliasError { error, .. } => syntax_fault(error),
+        serde_saphyr::Error::MultipleDocuments { .. } => "a second document starts here, only one is read".to_owned(),
+        serde_saphyr::Error::Budget { .. } => {
+            "too large or too deeply nested, or its aliases expand too far".to_owned()
+        }
+        _ => {
+            let message = UserMessageFormatter.format_message(error);
+            let printable: String = message.chars().filter(|letter| !letter.is_control()).collect();
+            format!("not valid YAML: {printable}")
+        }
+    }
 }
 
 fn parse_entry(entry: &Value) -> Result<EndpointSpec, Vec<String>> {

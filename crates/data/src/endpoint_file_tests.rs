@@ -26,7 +26,7 @@ fn an_empty_pool_must_be_written_out() {
     assert_eq!(addresses("endpoints: []"), Vec::<String>::new());
     for text in ["", "endpoints:", "endpoints: {}", "other: []", "[]", "3"] {
         assert!(
-            matches!(parse_endpoint_file(text), Err(EndpointFileError::NoList | EndpointFileError::Syntax(_))),
+            matches!(parse_endpoint_file(text), Err(EndpointFileError::NoList | EndpointFileError::Syntax { .. })),
             "{text:?}"
         );
     }
@@ -49,10 +49,44 @@ fn every_bad_entry_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_yaml_tells_where() {
-    let error = parse_endpoint_file("endpoints:\n- {name: a\n- b: }").unwrap_err();
-    assert!(matches!(error, EndpointFileError::Syntax(_)), "{error}");
-    assert!(error.to_string().contains("line"), "{error}");
+fn a_file_that_is_no_yaml_tells_where_in_one_line() {
+    let bomb = format!("a: &a [x,x,x,x,x,x,x,x,x]\n{}endpoints: *g\n", {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let line =
+            |pair: &[&str]| format!("{}: &{} [{}]\n", pair[1], pair[1], vec![format!("*{}", pair[0]); 9].join(","));
+        names.windows(2).map(line).collect::<String>()
+    });
+    let tower = format!("endpoints: {}", "[".repeat(5_000));
+    for (text, line) in [
+        ("endpoints:\n- {name: secret\n- b: }", 3),
+        ("endpoints:\n\t- secret", 2),
+        ("endpoints: *secret", 1),
+        ("endpoints: []\nendpoints: [secret]", 2),
+        ("endpoints: []\n---\nendpoints: []", 3),
+        ("endpoints: [.nan]", 1),
+        ("endpoints: [\"secret", 1),
+        ("endpoints: !!int secret", 1),
+        ("{", 1),
+        (bomb.as_str(), 1),
+        (tower.as_str(), 1),
+    ] {
+        let error = parse_endpoint_file(text).unwrap_err().to_string();
+        println!("{error}");
+        assert!(error.starts_with(&format!("line {line}")) || line == 1 && error.starts_with("line "), "{error}");
+        assert!(!error.contains('\n') && error.len() < 200, "{error}");
+        for foreign in ["Options", "option", "from_", "serde", "DuplicateKeyPolicy", "set ", "- {name"] {
+            assert!(!error.contains(foreign), "{error}");
+        }
+    }
+}
+
+#[test]
+fn repeated_ids_are_named_once() {
+    let text = "endpoints:\n- {name: a, address: 10.0.0.1, port: 1}\n- {address: 10.0.0.2, port: 1}\n\
+        - {name: a, address: 10.0.0.3, port: 1}\n- {address: 10.0.0.4, port: 1}\n- {address: 10.0.0.5, port: 1}\n\
+        - {name: a, namespace: other, address: 10.0.0.6, port: 1}\n";
+    assert_eq!(repeated(&parse_endpoint_file(text).unwrap()), ["default/(no name)", "default/a"]);
+    assert_eq!(repeated(&[]), Vec::<String>::new());
 }
 
 #[test]
