@@ -27,11 +27,15 @@ enum Target {
 /// Builds the fuzzer for speed and runs it. A failing run has printed a minimal list of operations.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { target, ops, seed } = arguments;
-    let package = match target {
-        Target::Flow => "sluice-flow",
-    };
+    match target {
+        Target::Flow => flow(*ops, *seed),
+    }
+}
+
+/// Runs the admission engine beside its oracle.
+pub(crate) fn flow(ops: u64, seed: u64) -> Result<()> {
     let status = Command::new(env!("CARGO"))
-        .args(["run", "--release", "--quiet", "--package", package, "--example", "fuzz", "--"])
+        .args(["run", "--release", "--quiet", "--package", "sluice-flow", "--example", "fuzz", "--"])
         .args(["--ops", &ops.to_string(), "--seed", &seed.to_string()])
         .current_dir(workspace::root())
         .status()

@@ -12,7 +12,7 @@ use sluice_core::{Clock, SystemClock};
 use sluice_testkit::workspace;
 
 use crate::console::say;
-use crate::structure;
+use crate::{fuzz, structure};
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
@@ -20,13 +20,18 @@ const CARGO_DENY_VERSION: &str = "0.20.2";
 type Step = fn(&Path) -> Result<String>;
 
 /// The steps in the order of how fast they fail.
-const STEPS: [(&str, Step); 5] = [
+const STEPS: [(&str, Step); 6] = [
     ("format", check_format),
     ("structure", check_structure),
     ("lints", check_lints),
     ("licences", check_dependencies),
+    ("engine", run_engine),
     ("tests", run_tests),
 ];
+
+/// Random operations of the admission engine that every change has to survive.
+const ENGINE_OPERATIONS: u64 = 1_000_000;
+const ENGINE_SEED: u64 = 20_260;
 
 /// Runs every step, also after one has failed, so that one run shows all there is to repair.
 pub(crate) fn run() -> Result<()> {
@@ -118,6 +123,11 @@ fn cargo_deny(root: &Path) -> Result<PathBuf> {
         succeed(&mut command, "installing cargo-deny needs the crates registry")?;
     }
     Ok(program)
+}
+
+fn run_engine(_root: &Path) -> Result<String> {
+    fuzz::flow(ENGINE_OPERATIONS, ENGINE_SEED)?;
+    Ok(format!("{ENGINE_OPERATIONS} random operations agree with the oracle and keep the invariants"))
 }
 
 fn run_tests(root: &Path) -> Result<String> {
