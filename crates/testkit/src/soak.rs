@@ -86,7 +86,7 @@ impl Soak<'_> {
         pause(random, 500).await;
         let endings = load.stop().await;
         for (ending, count) in &endings {
-            ensure!(killed || ending.is_expected(), "{count} requests ended with: {ending}");
+            ensure!(ending.is_explained(killed), "{count} requests ended with: {ending}");
             *report.endings.entry(ending.to_string()).or_default() += count;
         }
         rig.compare().await?;

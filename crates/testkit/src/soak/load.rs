@@ -37,8 +37,10 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    pub(super) const fn is_expected(&self) -> bool {
-        !matches!(self, Self::Unexpected(_))
+    /// Whether the load alone explains it, or a server that was killed meanwhile.
+    pub(super) fn is_explained(&self, killed: bool) -> bool {
+        let Self::Unexpected(what) = self else { return true };
+        killed && (what.starts_with("broken off") || what.contains("upstream connect error"))
     }
 }
 
