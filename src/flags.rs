@@ -1,18 +1,20 @@
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use sluice_config::Quantity;
 use sluice_core::GoDuration;
 
 /// An endpoint picker for LLM inference gateways: an external processor for Envoy that decides if, when and where
 /// an inference request runs.
 ///
-/// Takes the flags of llm-d-router's EPP. Switches are written `--flag` or `--flag=false`.
+/// Takes the flags of llm-d-router's EPP. Switches are written `--flag` or `--flag=false`. Of a flag that is repeated
+/// the last one counts, and an empty value counts as not given.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "epp", version, max_term_width = 100)]
+#[command(name = "epp", version, max_term_width = 100, args_override_self = true)]
 pub(crate) struct Flags {
     /// Address to listen on, for all ports.
     #[arg(long, default_value = "::", value_name = "IP")]
@@ -33,7 +35,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "YAML")]
     config_text: Option<String>,
     /// Allow plugins that are not yet stable.
-    #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) allow_experimental_plugins: bool,
     /// Serve the external processor over TLS.
     #[arg(long, value_parser = go_bool, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
@@ -150,33 +152,28 @@ pub(crate) enum ConfigSource {
 
 impl Flags {
     pub(crate) fn config_source(&self) -> ConfigSource {
-        match (given(&self.config_file), given(&self.config_text)) {
+        match (&self.config_file, &self.config_text) {
             (Some(file), _) => ConfigSource::File(file.into()),
-            (None, Some(text)) => ConfigSource::Text(text.to_owned()),
+            (None, Some(text)) => ConfigSource::Text(text.clone()),
             (None, None) => ConfigSource::BuiltIn,
         }
     }
 
     pub(crate) fn certificate_directory(&self) -> Option<&Path> {
-        given(&self.cert_path).map(Path::new)
+        self.cert_path.as_deref().map(Path::new)
     }
 
     pub(crate) fn pool_name(&self) -> &str {
-        given(&self.pool_name).unwrap_or("epp")
+        self.pool_name.as_deref().unwrap_or("epp")
     }
 
     fn check(&self) -> Result<(), clap::Error> {
-        if given(&self.config_file).is_some() && given(&self.config_text).is_some() {
+        if self.config_file.is_some() && self.config_text.is_some() {
             let message = "--config-file and --config-text exclude each other";
             return Err(Self::command().error(clap::error::ErrorKind::ArgumentConflict, message));
         }
         Ok(())
     }
-}
-
-/// Charts pass flags with empty values: empty means not given.
-fn given(value: &Option<String>) -> Option<&str> {
-    value.as_deref().filter(|text| !text.is_empty())
 }
 
 /// A command line that was understood.
@@ -188,14 +185,39 @@ pub(crate) struct CommandLine {
 }
 
 impl CommandLine {
-    pub(crate) fn parse(
-        arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
-    ) -> Result<Self, clap::Error> {
-        let matches = Flags::command().try_get_matches_from(arguments)?;
+    pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
+        let matches = Flags::command().try_get_matches_from(without_empty(arguments))?;
         let flags = Flags::from_arg_matches(&matches)?;
         flags.check()?;
         Ok(Self { flags, ignored: ignored(&matches) })
     }
+}
+
+/// The arguments without flags that have an empty value, as charts pass them for what is not set.
+fn without_empty(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
+    let command = Flags::command();
+    let flag = |text: &str| command.get_arguments().find(|flag| is_spelled(flag, text));
+    let mut arguments = arguments.into_iter().map(Into::into).peekable();
+    let mut kept = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_str().unwrap_or_default();
+        if text.strip_suffix('=').is_some_and(|name| flag(name).is_some()) {
+            continue;
+        }
+        // The value of a switch never stands apart.
+        let may_stand_apart = flag(text).is_some_and(|flag| !flag.is_require_equals_set());
+        if may_stand_apart && arguments.next_if(|value| value.is_empty()).is_some() {
+            continue;
+        }
+        kept.push(argument);
+    }
+    kept
+}
+
+fn is_spelled(flag: &Arg, text: &str) -> bool {
+    let long = text.strip_prefix("--");
+    let short = text.strip_prefix('-').and_then(|rest| rest.parse().ok());
+    long.is_some() && long == flag.get_long() || short.is_some() && short == flag.get_short()
 }
 
 fn ignored(matches: &ArgMatches) -> Vec<String> {
@@ -228,12 +250,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageSize(pub(crate) Option<usize>);
 
-/// A Kubernetes quantity, one trailing `B` allowed (`16MiB`); empty or 0 stands for the default.
+/// A Kubernetes quantity, one trailing `B` allowed (`16MiB`); 0 stands for the default.
 fn message_size(text: &str) -> Result<MessageSize, String> {
     let number = text.strip_suffix(['B', 'b']).unwrap_or(text);
-    if number.is_empty() {
-        return Ok(MessageSize(None));
-    }
     let quantity: Quantity = number.parse().map_err(|error| format!("{error} (write 16Mi, 25MB, 4194304)"))?;
     match usize::try_from(quantity.units()) {
         Ok(0) => Ok(MessageSize(None)),
@@ -322,6 +341,52 @@ mod tests {
         assert_eq!(line.flags.config_source(), ConfigSource::Text("x".into()));
         assert_eq!(line.flags.certificate_directory(), None);
         assert_eq!(parse("epp").unwrap().flags.config_source(), ConfigSource::BuiltIn);
+    }
+
+    #[test]
+    fn every_flag_may_be_repeated_and_may_be_empty() {
+        let command = Flags::command();
+        let flags: Vec<&Arg> = command.get_arguments().collect();
+        assert!(flags.len() > 40);
+        for flag in flags {
+            let long = flag.get_long().unwrap();
+            let switch = flag.is_require_equals_set();
+            let apart = vec![format!("--{long}"), String::new()];
+            let mut empty = vec![vec![format!("--{long}=")]];
+            empty.extend((!switch).then_some(apart));
+            for given in empty {
+                let line = CommandLine::parse(std::iter::once("epp".to_owned()).chain(given.clone()));
+                assert_eq!(line.unwrap().ignored, Vec::<String>::new(), "{given:?}");
+            }
+            let value = ["1", "1s", "::", "true"]
+                .into_iter()
+                .find(|value| CommandLine::parse(["epp".to_owned(), format!("--{long}={value}")]).is_ok());
+            let once = format!("--{long}={}", value.unwrap());
+            CommandLine::parse(["epp".to_owned(), once.clone(), format!("--{long}="), once]).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_last_of_repeated_flags_counts() {
+        let line = parse("epp --grpc-port 1 --grpc-port=2 -v 1 --v=4 --secure-serving --secure-serving=false").unwrap();
+        assert_eq!((line.flags.grpc_port, line.flags.verbosity, line.flags.secure_serving), (2, 4, false));
+        let line = parse("epp --config-file a --config-file b --tracing --tracing=false --enable-pprof").unwrap();
+        assert_eq!(line.flags.config_source(), ConfigSource::File("b".into()));
+        assert_eq!(line.ignored.len(), 2, "{:?}", line.ignored);
+    }
+
+    #[test]
+    fn an_empty_value_leaves_the_default_or_what_was_given() {
+        let line = CommandLine::parse(["epp", "--drain-timeout", "", "--listen-address=", "-v=", "-v", ""]).unwrap();
+        assert_eq!(line.flags.drain_timeout, Duration::from_secs(30));
+        assert!(line.flags.listen_address.is_unspecified());
+        assert_eq!(line.flags.verbosity, 2);
+        let line = CommandLine::parse(["epp", "--grpc-port", "7", "--grpc-port", ""]).unwrap();
+        assert_eq!(line.flags.grpc_port, 7);
+        for refused in [&["epp", ""][..], &["epp", "--nonsense="], &["epp", "--tracing", ""], &["epp", "--config-text"]]
+        {
+            assert!(CommandLine::parse(refused.iter().copied()).is_err(), "{refused:?}");
+        }
     }
 
     #[test]

@@ -13,21 +13,35 @@ pub(crate) fn start(flags: &Flags) {
     let targets = Targets::new().with_default(others).with_target("epp", level).with_target("sluice", level);
     let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
     tracing_subscriber::registry().with(targets).with(lines).init();
+    if let Some(value) = flags.zap_log_level.as_deref()
+        && named(value).is_none()
+    {
+        tracing::warn!(flag = "--zap-log-level", value, "neither the name of a level nor a verbosity: -v counts");
+    }
 }
 
-/// A negative verbosity counts as the default. `name` is a level's name or a verbosity.
 fn level(verbosity: i32, name: Option<&str>) -> LevelFilter {
-    match name.unwrap_or_default().to_ascii_lowercase().as_str() {
-        "error" | "dpanic" | "panic" | "fatal" => LevelFilter::ERROR,
-        "warn" => LevelFilter::WARN,
-        "info" => LevelFilter::INFO,
-        "debug" => LevelFilter::DEBUG,
-        "trace" => LevelFilter::TRACE,
-        number => match number.parse().unwrap_or(verbosity) {
-            ..=3 => LevelFilter::INFO,
-            4 => LevelFilter::DEBUG,
-            5.. => LevelFilter::TRACE,
-        },
+    name.and_then(named).unwrap_or_else(|| by_verbosity(verbosity))
+}
+
+/// What a level's name or a verbosity stands for.
+fn named(name: &str) -> Option<LevelFilter> {
+    match name.to_ascii_lowercase().as_str() {
+        "error" | "dpanic" | "panic" | "fatal" => Some(LevelFilter::ERROR),
+        "warn" => Some(LevelFilter::WARN),
+        "info" => Some(LevelFilter::INFO),
+        "debug" => Some(LevelFilter::DEBUG),
+        "trace" => Some(LevelFilter::TRACE),
+        number => number.parse().ok().map(by_verbosity),
+    }
+}
+
+/// A negative verbosity counts as the default.
+const fn by_verbosity(verbosity: i32) -> LevelFilter {
+    match verbosity {
+        ..=3 => LevelFilter::INFO,
+        4 => LevelFilter::DEBUG,
+        5.. => LevelFilter::TRACE,
     }
 }
 
