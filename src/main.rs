@@ -3,6 +3,7 @@
 mod debug;
 mod flags;
 mod health;
+mod listen;
 mod logging;
 mod metrics_server;
 mod pool_view;

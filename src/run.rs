@@ -78,9 +78,16 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
     for warning in &assembled.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = Runtime::new().context("starting the runtime")?;
-    let _entered = runtime.enter();
     let signals = StopSignals::install().context("installing signal handlers")?;
+    let runtime = Runtime::new().context("starting the runtime")?;
+    let outcome = serve_on(&runtime, flags, assembled, signals);
+    // What still runs, or is stuck, must not hold up the way out.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn serve_on(runtime: &Runtime, flags: &Flags, assembled: Assembled, signals: StopSignals) -> Result<(), Failure> {
+    let _entered = runtime.enter();
     let (tasks, fallen) = RuntimeTasks::new(Handle::current());
     let parts = build(flags, assembled, Tasks::new(tasks))?;
     runtime.block_on(serve::serve(parts, signals, fallen))?;

@@ -1,4 +1,3 @@
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -9,11 +8,11 @@ use sluice_flow::Signal;
 use sluice_router::admission::Admission;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Server, ServerTlsConfig};
 
 use crate::flags::Flags;
 use crate::health::Readiness;
+use crate::listen::{bind, connections};
 use crate::metrics_server;
 use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
@@ -36,7 +35,7 @@ pub(crate) struct Parts {
 ///
 /// ```text
 /// signal ─> not serving ──drain_timeout──> no new streams ──stream_drain_timeout──> running streams are cut
-///           second signal at any point: out at once
+///           second signal at any point: out at once, by `StopSignals`
 /// ```
 pub(crate) async fn serve(
     parts: Parts,
@@ -44,9 +43,9 @@ pub(crate) async fn serve(
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
     let Parts { flags, service, max_message, tls, registry, admission, view, tasks } = parts;
-    let ext_proc = bind(&flags, flags.grpc_port).await?;
-    let health = bind(&flags, flags.grpc_health_port).await?;
-    let metrics = bind(&flags, flags.metrics_port).await?;
+    let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
+    let health = bind(flags.listen_address, flags.grpc_health_port).await?;
+    let metrics = bind(flags.listen_address, flags.metrics_port).await?;
     let addresses = (ext_proc.local_addr()?, health.local_addr()?, metrics.local_addr()?);
 
     let readiness = Readiness::default();
@@ -58,7 +57,7 @@ pub(crate) async fn serve(
         .add_service(service.clone().into_server(max_message))
         .add_service(readiness.clone().into_server())
         // A dropped sender also means stop.
-        .serve_with_incoming_shutdown(incoming(ext_proc), async { stopped.await.unwrap_or_default() });
+        .serve_with_incoming_shutdown(connections(ext_proc), async { stopped.await.unwrap_or_default() });
     tokio::pin!(server);
     let (ext_proc, health, metrics) = addresses;
     tracing::info!(%ext_proc, %health, %metrics, tls = flags.secure_serving, "serving");
@@ -66,7 +65,7 @@ pub(crate) async fn serve(
     let signal = tokio::select! {
         ended = &mut server => return Err(server_ended(ended)),
         Some(task) = fallen.recv() => return Err(task_ended(task)),
-        signal = signals.next() => signal,
+        signal = signals.first() => signal,
     };
 
     readiness.start_draining();
@@ -74,7 +73,6 @@ pub(crate) async fn serve(
     tokio::select! {
         ended = &mut server => return Err(server_ended(ended)),
         Some(task) = fallen.recv() => return Err(task_ended(task)),
-        signal = signals.next() => return Err(second_signal(signal)),
         () = tokio::time::sleep(flags.drain_timeout) => {}
     }
 
@@ -88,7 +86,6 @@ pub(crate) async fn serve(
     stop.send(()).unwrap_or_default();
     tokio::select! {
         ended = &mut server => ended.context("external processor")?,
-        signal = signals.next() => return Err(second_signal(signal)),
         () = tokio::time::sleep(flags.stream_drain_timeout) => {
             tracing::warn!(streams = service.open_streams(), "streams cut: they did not end in time");
         }
@@ -103,27 +100,6 @@ fn server_ended(ended: Result<(), tonic::transport::Error>) -> anyhow::Error {
 
 fn task_ended(task: &str) -> anyhow::Error {
     anyhow!("the task {task}, which the process cannot do without, has ended")
-}
-
-fn second_signal(signal: &str) -> anyhow::Error {
-    anyhow!("{signal} while draining: stopping at once")
-}
-
-async fn bind(flags: &Flags, port: u16) -> anyhow::Result<TcpListener> {
-    let address = SocketAddr::new(flags.listen_address, port);
-    let listener = TcpListener::bind(address).await;
-    match listener {
-        // A machine without IPv6.
-        Err(_) if flags.listen_address.is_unspecified() && flags.listen_address.is_ipv6() => {
-            TcpListener::bind(("0.0.0.0", port)).await
-        }
-        other => other,
-    }
-    .with_context(|| format!("listening on {address}"))
-}
-
-fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 /// Two defaults of HTTP/2 servers would kill a whole connection, with up to 1,024 streams on it, when clients leave in
@@ -144,7 +120,8 @@ fn ext_proc_builder(tls: Option<ServerTlsConfig>) -> anyhow::Result<Server> {
 }
 
 async fn serve_health(listener: TcpListener, readiness: Readiness) {
-    let served = Server::builder().add_service(readiness.into_server()).serve_with_incoming(incoming(listener)).await;
+    let served =
+        Server::builder().add_service(readiness.into_server()).serve_with_incoming(connections(listener)).await;
     tracing::error!(?served, "health server ended");
 }
 
