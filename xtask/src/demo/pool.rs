@@ -7,7 +7,7 @@ use sluice_testkit::{Class, EnvoyConfig, Exposition, Load, PickerConfig, Simulat
 use super::{MODEL, Programs};
 
 /// The slots of a simulated model server: what the examples in `config/` take for its limit.
-pub(super) const SLOTS: u32 = 32;
+pub(super) const SLOTS: &str = "32";
 
 /// With every slot taken a token comes every 150 ms; with few, every 120 ms. Few and slow tokens keep the processor
 /// idle enough for the waits to be those of the pool and not those of the machine.
