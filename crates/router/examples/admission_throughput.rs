@@ -54,8 +54,7 @@ fn main() {
 
 fn admission() -> (Admission, Arc<Endpoint>) {
     let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
-    let config =
-        Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
+    let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
     let (id, uid) = (EndpointId::new("default", "a"), EndpointUid("a".into()));
     let endpoint = Arc::new(Endpoint::new(id, uid, ([127, 0, 0, 1], 8000).into(), BTreeMap::new()));
     let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(NoTimer));

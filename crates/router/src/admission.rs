@@ -59,10 +59,10 @@ impl Admission {
         Admit::submit(Arc::clone(&self.shared), ask)
     }
 
-    /// Why a request would be refused whatever its body says. None does not promise admission.
-    pub fn refusal_by_headers(&self, ask: &Ask) -> Option<Rejection> {
+    /// Refuses, and counts, a request that would be refused whatever its body says. None does not promise admission.
+    pub fn refuse_by_headers(&self, ask: &Ask) -> Option<Rejection> {
         self.shared.call(|engine, now| {
-            let outcome = engine.refusal_by_headers(now, ask)?;
+            let outcome = engine.refuse_by_headers(now, ask)?;
             Some(Rejection { outcome, retry_after: engine.retry_after(outcome, ask.flow.priority) })
         })
     }

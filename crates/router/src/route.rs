@@ -97,7 +97,7 @@ impl Router {
             && (!header_only || self.admit_header_only)
         {
             let bytes = headers.last_str("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-            if let Some(rejection) = admission.refusal_by_headers(&ask_of_headers(&resolved.identity, bytes)) {
+            if let Some(rejection) = admission.refuse_by_headers(&ask_of_headers(&resolved.identity, bytes)) {
                 return Err(Rejection::not_admitted(rejection, &mut self.rng()));
             }
         }

@@ -28,10 +28,16 @@ impl Engine {
         ticket
     }
 
-    /// Why a request with this tenant's priority and body size would be refused whatever else it says: what
-    /// the headers alone can tell. None does not promise admission.
-    pub fn refusal_by_headers(&mut self, now: Time, ask: &Ask) -> Option<Outcome> {
+    /// Refuses, and counts, a request that would be refused whatever its body says: what priority and announced
+    /// size alone can tell. None does not promise admission.
+    pub fn refuse_by_headers(&mut self, now: Time, ask: &Ask) -> Option<Outcome> {
         self.advance(now);
+        let outcome = self.refusal_by_headers(ask)?;
+        self.count_outcome(ask.flow.priority, outcome);
+        Some(outcome)
+    }
+
+    fn refusal_by_headers(&mut self, ask: &Ask) -> Option<Outcome> {
         let priority = ask.flow.priority;
         if self.closed {
             return Some(Outcome::RejectedOther);

@@ -193,7 +193,7 @@ fn headers_alone_tell_of_a_full_band_a_closed_gate_and_the_end() {
     config.bands.get_mut(&Priority(-1)).unwrap().shed = true;
     config.bands.get_mut(&Priority(0)).unwrap().max_requests = 1;
     let mut rig = Rig::new(config, &[1]);
-    let refusal = |rig: &mut Rig, priority| rig.engine.refusal_by_headers(rig.now, &ask("a", priority));
+    let refusal = |rig: &mut Rig, priority| rig.engine.refuse_by_headers(rig.now, &ask("a", priority));
     assert_eq!(refusal(&mut rig, 0), None);
     assert_eq!(refusal(&mut rig, -1), None);
     rig.grant(ask("a", 0));
@@ -203,6 +203,10 @@ fn headers_alone_tell_of_a_full_band_a_closed_gate_and_the_end() {
     assert_eq!(refusal(&mut rig, 0), Some(Outcome::RejectedCapacity));
     rig.observe(Signal::Drain);
     assert_eq!(refusal(&mut rig, 0), Some(Outcome::RejectedOther));
+    let totals = rig.engine.stats(rig.now).totals;
+    assert_eq!(totals[&Priority(-1)].outcome(Outcome::RejectedCapacity), 1);
+    assert_eq!(totals[&Priority(0)].outcome(Outcome::RejectedCapacity), 1);
+    assert_eq!(totals[&Priority(0)].outcome(Outcome::RejectedOther), 1);
 }
 
 #[test]

@@ -232,7 +232,7 @@ async fn draining_answers_everyone_who_waits() {
     admission.observe(Signal::Drain);
     let rejection = waiting.await.map(drop).expect_err("admission has closed");
     assert_eq!(rejection.reason(), Some(DropReason::RejectedShuttingDown));
-    let refused = admission.refusal_by_headers(&ask(0)).map(|rejection| rejection.outcome);
+    let refused = admission.refuse_by_headers(&ask(0)).map(|rejection| rejection.outcome);
     assert_eq!(refused, Some(Outcome::RejectedOther));
 }
 
