@@ -9,3 +9,4 @@ mod picker_connection;
 mod refusals;
 mod round_trips;
 mod support;
+mod upgrades;
