@@ -22,14 +22,14 @@ async fn head(stream: &mut TcpStream) -> String {
 
 /// A model server that answers the head of each connection with `answer`, and then says back what it hears.
 async fn server(answer: &'static str, servers: &mut JoinSet<()>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("a listener has an address");
     servers.spawn(async move {
         let mut connections = JoinSet::new();
         while let Ok((mut stream, _)) = listener.accept().await {
             connections.spawn(async move {
                 head(&mut stream).await;
-                stream.write_all(answer.as_bytes()).await.unwrap();
+                stream.write_all(answer.as_bytes()).await.expect("the proxy listens");
                 let (mut reader, mut writer) = stream.split();
                 drop(tokio::io::copy(&mut reader, &mut writer).await);
             });
