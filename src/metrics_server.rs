@@ -63,13 +63,14 @@ mod tests {
         // Nobody is there yet: the first one waits while the page is read, the second one leaves.
         let _waiting = admission.admit(ask());
         drop(admission.admit(ask()));
-        let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
-        table.replace(parse_endpoint_file(file).unwrap());
+        let listener = admission.clone();
+        table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
         let registry = Registry::new();
-        let view = PoolView::new(admission.clone(), Arc::clone(&table));
+        let view = PoolView::new(admission.clone(), &table);
         registry.register(Box::new(FlowCollector::new(Arc::new(view), "p", true))).unwrap();
         let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-        admission.set_pool(table.snapshot().endpoints());
+        let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
+        table.replace(parse_endpoint_file(file).unwrap());
         empty_pool + &TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
     }
 

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_core::EndpointId;
 use sluice_data::EndpointTable;
@@ -11,12 +11,21 @@ use sluice_router::admission::Admission;
 #[derive(Clone, Debug)]
 pub(crate) struct PoolView {
     admission: Admission,
-    table: Arc<EndpointTable>,
+    /// The endpoints of the pool, and those that have left it with requests in flight.
+    names: Arc<Mutex<BTreeMap<EndpointKey, EndpointId>>>,
 }
 
 impl PoolView {
-    pub(crate) const fn new(admission: Admission, table: Arc<EndpointTable>) -> Self {
-        Self { admission, table }
+    /// To be made after the engine has begun to listen to `table`.
+    pub(crate) fn new(admission: Admission, table: &EndpointTable) -> Self {
+        let names: Arc<Mutex<BTreeMap<EndpointKey, EndpointId>>> = Arc::default();
+        let listener = Arc::clone(&names);
+        table.listen(move |snapshot| {
+            let named = snapshot.endpoints().iter();
+            let named = named.map(|endpoint| (EndpointKey(endpoint.serial()), endpoint.id.clone()));
+            listener.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
+        });
+        Self { admission, names }
     }
 }
 
@@ -25,10 +34,10 @@ impl FlowState for PoolView {
         self.admission.stats()
     }
 
-    /// An endpoint that has left the pool has no name any more.
     fn endpoint_names(&self) -> BTreeMap<EndpointKey, EndpointId> {
-        let snapshot = self.table.snapshot();
-        let named = snapshot.endpoints().iter();
-        named.map(|endpoint| (EndpointKey(endpoint.serial()), endpoint.id.clone())).collect()
+        let stats = self.admission.stats();
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.retain(|key, _| stats.endpoints.contains_key(key));
+        names.clone()
     }
 }

@@ -124,7 +124,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 
     let admission = flow_control.map(|flow_control| start_admission(flow_control, clock.clone(), &table, &tasks));
-    let view = admission.clone().map(|admission| PoolView::new(admission, Arc::clone(&table)));
+    let view = admission.clone().map(|admission| PoolView::new(admission, &table));
     if let Some(view) = &view {
         let collector = FlowCollector::new(Arc::new(view.clone()), flags.pool_name(), legacy_names);
         registry.register(Box::new(collector)).context("registering metrics")?;

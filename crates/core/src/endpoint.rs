@@ -52,10 +52,14 @@ impl Endpoint {
     }
 
     /// The endpoint's own limit on requests in flight, from the label `llm-d.ai/max-concurrency`: for hardware that
-    /// differs within a pool.
+    /// differs within a pool. At most [`Endpoint::MAX_LIMIT`]; none if the label is not a whole number.
     pub fn max_concurrency(&self) -> Option<u64> {
-        self.labels.get("llm-d.ai/max-concurrency")?.parse().ok()
+        let limit: u64 = self.labels.get("llm-d.ai/max-concurrency")?.trim().parse().ok()?;
+        Some(limit.min(Self::MAX_LIMIT))
     }
+
+    /// The largest limit on requests or tokens of one endpoint: sums over a million endpoints stay far from overflow.
+    pub const MAX_LIMIT: u64 = 1 << 40;
 
     /// A number that no other life of any endpoint has in this process.
     pub fn serial(&self) -> u64 {
@@ -176,6 +180,21 @@ mod tests {
         assert_eq!(relabelled.load().requests(), 0);
         assert_eq!(relabelled.serial(), first.serial());
         assert_ne!(endpoint().serial(), first.serial(), "another life, although it has the same name");
+    }
+
+    #[test]
+    fn an_own_limit_is_a_bounded_whole_number() {
+        let labelled = |value: &str| {
+            let labels = BTreeMap::from([("llm-d.ai/max-concurrency".to_owned(), value.to_owned())]);
+            endpoint().relabelled(labels).max_concurrency()
+        };
+        assert_eq!(labelled("7"), Some(7));
+        assert_eq!(labelled(" 7 "), Some(7));
+        assert_eq!(labelled("18446744073709551615"), Some(Endpoint::MAX_LIMIT));
+        for bad in ["", "-1", "1.5", "many", "99999999999999999999999"] {
+            assert_eq!(labelled(bad), None, "{bad:?}");
+        }
+        assert_eq!(endpoint().max_concurrency(), None);
     }
 
     #[test]

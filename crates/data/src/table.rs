@@ -33,8 +33,19 @@ impl Snapshot {
 pub struct EndpointTable {
     current: ArcSwap<Snapshot>,
     /// Held while the table changes, so that listeners see the changes in order.
-    listeners: Mutex<Vec<Listener>>,
+    writer: Mutex<Writer>,
 }
+
+#[derive(Default)]
+struct Writer {
+    listeners: Vec<Listener>,
+    /// Lives that have left the pool with requests in flight. One that comes back goes on where it was: the server has
+    /// been running all the while.
+    departed: BTreeMap<Life, Arc<Endpoint>>,
+}
+
+/// What tells one life of an endpoint from every other.
+type Life = (EndpointId, EndpointUid, SocketAddr);
 
 /// Called with every new snapshot.
 type Listener = Box<dyn Fn(&Arc<Snapshot>) + Send + Sync>;
@@ -53,34 +64,41 @@ impl EndpointTable {
     /// Calls `listener` with the present snapshot, and from then on with every new one before the change returns. It must
     /// be quick and must not change the table.
     pub fn listen(&self, listener: impl Fn(&Arc<Snapshot>) + Send + Sync + 'static) {
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         listener(&self.snapshot());
-        listeners.push(Box::new(listener));
+        writer.listeners.push(Box::new(listener));
     }
 
     /// Makes `specs` the whole pool. An endpoint with the id, uid and address it had keeps its life, and with it
-    /// what is in flight; any other starts a new one. Of specs with the same id the last counts.
+    /// what is in flight, also after an absence; any other starts a new one. Of specs with the same id the last counts.
     pub fn replace(&self, specs: impl IntoIterator<Item = EndpointSpec>) {
-        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.snapshot();
-        let known: BTreeMap<&EndpointId, &Arc<Endpoint>> =
-            before.endpoints.iter().map(|endpoint| (&endpoint.id, endpoint)).collect();
+        let mut known = std::mem::take(&mut writer.departed);
+        known.extend(before.endpoints.iter().map(|endpoint| {
+            let life = (endpoint.id.clone(), endpoint.uid.clone(), endpoint.address);
+            (life, Arc::clone(endpoint))
+        }));
         let wanted: BTreeMap<EndpointId, EndpointSpec> =
             specs.into_iter().map(|spec| (spec.id.clone(), spec)).collect();
         let endpoints = wanted
             .into_values()
-            .map(|spec| {
-                let same_life = known.get(&spec.id).filter(|old| old.uid == spec.uid && old.address == spec.address);
-                match same_life {
-                    Some(old) if old.labels == spec.labels => Arc::clone(old),
-                    Some(old) => Arc::new(old.relabelled(spec.labels)),
-                    None => Arc::new(Endpoint::new(spec.id, spec.uid, spec.address, spec.labels)),
+            .map(|spec| match known.remove(&(spec.id.clone(), spec.uid.clone(), spec.address)) {
+                Some(old) => {
+                    if old.labels == spec.labels {
+                        old
+                    } else {
+                        Arc::new(old.relabelled(spec.labels))
+                    }
                 }
+                None => Arc::new(Endpoint::new(spec.id, spec.uid, spec.address, spec.labels)),
             })
             .collect();
         let after = Arc::new(Snapshot { endpoints });
         self.current.store(Arc::clone(&after));
-        for listener in listeners.iter() {
+        known.retain(|_, endpoint| endpoint.load().requests() > 0);
+        writer.departed = known;
+        for listener in &writer.listeners {
             listener(&after);
         }
     }
@@ -119,6 +137,26 @@ mod tests {
         assert_eq!(named(&table, "a").labels, labels);
         assert_eq!(named(&table, "b").load().requests(), 0, "another uid is another life");
         assert_eq!(named(&table, "c").load().requests(), 0, "another address is another life");
+    }
+
+    #[test]
+    fn a_life_that_comes_back_brings_what_is_in_flight() {
+        let table = EndpointTable::default();
+        table.replace([spec("a", "1", 1), spec("b", "1", 2)]);
+        let (busy, idle) = (named(&table, "a"), named(&table, "b"));
+        assert!(busy.load().try_book(10));
+        table.replace([]);
+        table.replace([spec("c", "1", 3)]);
+        table.replace([spec("a", "1", 1), spec("b", "1", 2)]);
+        assert_eq!(named(&table, "a").serial(), busy.serial());
+        assert_eq!(named(&table, "a").load().requests(), 1);
+        assert_ne!(named(&table, "b").serial(), idle.serial(), "nothing was in flight: nothing is remembered");
+
+        table.replace([spec("a", "2", 1)]);
+        assert_ne!(named(&table, "a").serial(), busy.serial(), "another uid is another life");
+        table.replace([spec("a", "2", 1), spec("d", "1", 4)]);
+        table.replace([spec("a", "1", 1)]);
+        assert_eq!(named(&table, "a").serial(), busy.serial());
     }
 
     #[test]

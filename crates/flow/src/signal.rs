@@ -8,7 +8,7 @@ use crate::load::{EndpointKey, Stages};
 /// News from outside.
 #[derive(Debug)]
 pub enum Signal {
-    /// The whole pool as it is now. A key that is gone never comes back.
+    /// The whole pool as it is now. A key that was gone and comes back brings what is still booked under it.
     Pool(Vec<PoolMember>),
     /// The priorities that objectives name now.
     Desired(DesiredPriorities),

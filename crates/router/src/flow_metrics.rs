@@ -157,10 +157,15 @@ impl Page<'_> {
 
     fn endpoints(&mut self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) {
         let rows = |value: fn(&sluice_flow::EndpointStats) -> u64| -> Vec<Row> {
-            let named = stats.endpoints.iter().filter_map(|(key, endpoint)| Some((names.get(key)?, endpoint)));
-            named
-                .map(|(id, endpoint)| (vec![id.name.to_string(), id.namespace.to_string()], float(value(endpoint))))
-                .collect()
+            // An endpoint that was replaced under its name may still be finishing beside its successor.
+            let mut by_name: BTreeMap<&EndpointId, u64> = BTreeMap::new();
+            for (key, endpoint) in &stats.endpoints {
+                if let Some(id) = names.get(key) {
+                    *by_name.entry(id).or_default() += value(endpoint);
+                }
+            }
+            let rows = by_name.into_iter();
+            rows.map(|(id, sum)| (vec![id.name.to_string(), id.namespace.to_string()], float(sum))).collect()
         };
         let labels = ["endpoint_name", "namespace"];
         let requests = rows(|endpoint| endpoint.load.requests);

@@ -114,7 +114,8 @@ impl Router {
     pub async fn route(&self, intent: Intent, identity: Identity) -> Result<Routed, Rejection> {
         let Intent { request, subset, header_only, deadline } = intent;
         let subset = subset.filter(|_| self.heed_subset);
-        let tokens = self.estimate.tokens(request.body_bytes, request.max_output_tokens);
+        // No estimate weighs more than any endpoint may hold, so that sums of them cannot overflow.
+        let tokens = self.estimate.tokens(request.body_bytes, request.max_output_tokens).min(Endpoint::MAX_LIMIT);
         let mut passage = Passage { request: &request, identity: &identity, subset, deadline, tokens, rng: self.rng() };
         if header_only && !self.admit_header_only {
             let targets = self.place_uncounted(&mut passage)?;

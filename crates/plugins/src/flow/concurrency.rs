@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
-use sluice_core::Request;
 use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
 use sluice_flow::{Load, Partition, Partitions};
 use sluice_schedule::{Candidates, Filter};
@@ -82,6 +81,12 @@ impl Plugin for ConcurrencyDetector {
         }
         if max_token_concurrency == 0 {
             return Err(BuildError::new("maxTokenConcurrency", "0 is not above zero"));
+        }
+        for (parameter, limit) in [("maxConcurrency", max_concurrency), ("maxTokenConcurrency", max_token_concurrency)]
+        {
+            if limit > Endpoint::MAX_LIMIT {
+                return Err(BuildError::new(parameter, format!("{limit} is above {}", Endpoint::MAX_LIMIT)));
+            }
         }
         if !(headroom.is_finite() && headroom >= 0.0) {
             return Err(BuildError::new("headroom", format!("{headroom} is not a finite number from 0 up")));
