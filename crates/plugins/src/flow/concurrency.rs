@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
+use sluice_core::{Endpoint, Request};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
 use sluice_flow::{Load, Partition, Partitions};
 use sluice_schedule::{Candidates, Filter};
