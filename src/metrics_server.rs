@@ -66,7 +66,7 @@ mod tests {
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
         let registry = Registry::new();
-        let view = PoolView::new(admission.clone(), &table);
+        let view = PoolView::new(admission, &table);
         registry.register(Box::new(FlowCollector::new(Arc::new(view), "p", true))).unwrap();
         let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
