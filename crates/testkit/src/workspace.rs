@@ -35,7 +35,7 @@ pub fn build_programs<const N: usize>(packages: [&str; N]) -> Result<[PathBuf; N
     let (target_dir, profile_dir) = build_dirs()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root()).args(["build", "--quiet", "--target-dir"]).arg(&target_dir);
+    command.current_dir(root()).args(["build", "--locked", "--quiet", "--target-dir"]).arg(&target_dir);
     for package in packages {
         command.args(["--package", package, "--bin", package]);
     }
