@@ -15,5 +15,5 @@ mod limits;
 mod outcomes;
 mod shedding;
 mod shutdown;
-mod support;
+pub(crate) mod support;
 mod turns;

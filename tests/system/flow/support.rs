@@ -12,17 +12,17 @@ use tokio::task::JoinSet;
 
 use crate::support::{CHAT, LIMIT, chat, picker, post};
 
-const OBJECTIVE: &str = "x-llm-d-inference-objective";
+pub(crate) const OBJECTIVE: &str = "x-llm-d-inference-objective";
 const TENANT: &str = "x-llm-d-inference-fairness-id";
-pub(super) const TTL: &str = "x-llm-d-inference-ttl";
-pub(super) const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
+pub(crate) const TTL: &str = "x-llm-d-inference-ttl";
+pub(crate) const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 /// Headers that a filter in front of the picker turns into its metadata, see [`vouching_envoy`].
-pub(super) const SUBSET: &str = "x-test-subset";
-pub(super) const VOUCHED_OBJECTIVE: &str = "x-test-objective";
+pub(crate) const SUBSET: &str = "x-test-subset";
+pub(crate) const VOUCHED_OBJECTIVE: &str = "x-test-objective";
 
 /// Flow control with `slots` per model server and the objectives interactive (100), standard (0) and batch (-10).
 /// `flow_control` and `sluice` are merged over what is there.
-pub(super) fn config(slots: u32, flow_control: &Value, sluice: &Value) -> Value {
+pub(crate) fn config(slots: u32, flow_control: &Value, sluice: &Value) -> Value {
     let mut config = flow_config(slots);
     merge(&mut config["flowControl"], flow_control);
     merge(&mut config["sluice"], sluice);
@@ -36,13 +36,13 @@ fn merge(base: &mut Value, over: &Value) {
 }
 
 /// The full-duplex template.
-pub(super) fn envoy() -> Result<EnvoyConfig> {
+pub(crate) fn envoy() -> Result<EnvoyConfig> {
     EnvoyConfig::from_template(Template::FullDuplex)
 }
 
 /// The same with a filter that turns the headers [`SUBSET`] and [`VOUCHED_OBJECTIVE`] into metadata for the picker, as
 /// a filter that authenticates clients would.
-pub(super) fn vouching_envoy() -> Result<EnvoyConfig> {
+pub(crate) fn vouching_envoy() -> Result<EnvoyConfig> {
     let rule = |header: &str, namespace: &str, key: &str| json!({"header": header, "remove": true, "on_header_present": {"metadata_namespace": namespace, "key": key}});
     let mut config = envoy()?;
     config.insert_http_filter(json!({
@@ -60,21 +60,21 @@ pub(super) fn vouching_envoy() -> Result<EnvoyConfig> {
 
 /// Model servers that count, behind Envoy and a picker with flow control.
 #[derive(Debug)]
-pub(super) struct Counted {
-    pub(super) stack: Stack,
-    pub(super) servers: Vec<CountingUpstream>,
+pub(crate) struct Counted {
+    pub(crate) stack: Stack,
+    pub(crate) servers: Vec<CountingUpstream>,
     client: Client,
     /// Requests that have been sent and not been looked at again.
     sent: JoinSet<()>,
 }
 
 impl Counted {
-    pub(super) async fn start(servers: usize, config: &Value) -> Result<Self> {
+    pub(crate) async fn start(servers: usize, config: &Value) -> Result<Self> {
         Self::start_with(servers, config, &[], envoy()?).await
     }
 
     /// `arguments` are further ones for the picker.
-    pub(super) async fn start_with(
+    pub(crate) async fn start_with(
         servers: usize,
         config: &Value,
         arguments: &[&str],
@@ -88,28 +88,28 @@ impl Counted {
     }
 
     /// A chat that a model server holds until the test lets it end.
-    pub(super) fn chat(&self, tag: &str) -> RequestBuilder {
+    pub(crate) fn chat(&self, tag: &str) -> RequestBuilder {
         post(&self.client, &self.stack.envoy.url(CHAT), &chat("hello", 1, false)).header(TAG_HEADER, tag)
     }
 
     /// The same for an objective.
-    pub(super) fn chat_for(&self, objective: &str, tag: &str) -> RequestBuilder {
+    pub(crate) fn chat_for(&self, objective: &str, tag: &str) -> RequestBuilder {
         self.chat(tag).header(OBJECTIVE, objective)
     }
 
     /// Sends a request and leaves it alone; it is given up with the whole stack.
-    pub(super) fn send(&mut self, request: RequestBuilder) {
+    pub(crate) fn send(&mut self, request: RequestBuilder) {
         self.sent.spawn(async move { drop(request.send().await) });
     }
 
     /// Gives up everything that was [sent](Self::send), and waits until the picker and the servers have noticed.
-    pub(super) async fn hang_up(&mut self) -> Result<()> {
+    pub(crate) async fn hang_up(&mut self) -> Result<()> {
         self.sent.shutdown().await;
         self.wait_for(0, 0).await
     }
 
     /// Waits until so many requests are open at the servers, as the picker also says, and so many wait in the picker.
-    pub(super) async fn wait_for(&self, open: usize, waiting: u64) -> Result<()> {
+    pub(crate) async fn wait_for(&self, open: usize, waiting: u64) -> Result<()> {
         let mut seen = (0, Value::Null);
         eventually(LIMIT, "the expected numbers of requests", async || {
             seen = (self.open(), self.stack.picker.flow().await?);
@@ -123,7 +123,7 @@ impl Counted {
     }
 
     /// Waits until the picker has taken over a pool of so many endpoints.
-    pub(super) async fn wait_for_endpoints(&self, count: usize) -> Result<()> {
+    pub(crate) async fn wait_for_endpoints(&self, count: usize) -> Result<()> {
         eventually(LIMIT, "the picker has taken over the endpoints", async || {
             let page = self.stack.picker.flow().await?;
             let endpoints = page["endpoints"].as_array().into_iter().flatten();
@@ -132,25 +132,25 @@ impl Counted {
         .await
     }
 
-    pub(super) fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.servers.iter().map(CountingUpstream::open).sum()
     }
 
     /// How many requests wait in the picker.
-    pub(super) async fn waiting(&self) -> Result<u64> {
+    pub(crate) async fn waiting(&self) -> Result<u64> {
         let page = self.stack.picker.flow().await?;
         page["waiting"]["requests"].as_u64().context("a count of waiting requests")
     }
 
     /// The entry of a band on the page `/debug/flow`.
-    pub(super) async fn band(&self, priority: i64) -> Result<Value> {
+    pub(crate) async fn band(&self, priority: i64) -> Result<Value> {
         let page = self.stack.picker.flow().await?;
         let mut bands = page["bands"].as_array().into_iter().flatten();
         bands.find(|band| band["priority"] == priority).cloned().with_context(|| format!("no band {priority}: {page}"))
     }
 
     /// How many requests have left the queues with this outcome.
-    pub(super) async fn ended_with(&self, outcome: &str) -> Result<i64> {
+    pub(crate) async fn ended_with(&self, outcome: &str) -> Result<i64> {
         let page = self.stack.picker.metrics().await?;
         let labels = [("outcome", outcome)];
         Ok(page.count("llm_d_epp_flow_control_requests_total", &labels).unwrap_or_default())
@@ -158,19 +158,19 @@ impl Counted {
 }
 
 /// Asks the server to work for this time instead of until it is told.
-pub(super) fn for_millis(request: RequestBuilder, millis: u64) -> RequestBuilder {
+pub(crate) fn for_millis(request: RequestBuilder, millis: u64) -> RequestBuilder {
     request.header(HOLD_HEADER, millis.to_string())
 }
 
 /// Asks for an answer that begins at once.
-pub(super) fn streamed(request: RequestBuilder) -> RequestBuilder {
+pub(crate) fn streamed(request: RequestBuilder) -> RequestBuilder {
     request.header(STREAM_HEADER, "1")
 }
 
 /// Names the tenant.
-pub(super) fn of_tenant(request: RequestBuilder, tenant: &str) -> RequestBuilder {
+pub(crate) fn of_tenant(request: RequestBuilder, tenant: &str) -> RequestBuilder {
     request.header(TENANT, tenant)
 }
 
 /// How long something takes that is not to wait for anything, on a busy machine.
-pub(super) const AT_ONCE: Duration = Duration::from_millis(500);
+pub(crate) const AT_ONCE: Duration = Duration::from_millis(500);
