@@ -139,20 +139,17 @@ impl From<ParseError> for Refusal {
 
 impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
-        let retry_after = match rejection {
-            Rejection::NotAdmitted { retry_after, .. } => retry_after,
-            _ => None,
-        };
+        let retry_after = rejection.retry_after();
         let (code, reason) = match rejection {
             Rejection::UnknownObjective { .. } => (Code::BadRequest, None),
-            Rejection::Shed => (Code::ResourceExhausted, None),
+            Rejection::Shed { .. } => (Code::ResourceExhausted, None),
             Rejection::NotAdmitted { outcome, .. } => {
                 let reason = outcome.reason();
                 let saturated = matches!(reason, Some(DropReason::RejectedSaturated | DropReason::RejectedTtlExpired));
                 (if saturated { Code::ResourceExhausted } else { Code::ServiceUnavailable }, reason)
             }
-            Rejection::NoCandidates => (Code::ServiceUnavailable, Some(DropReason::RejectedNoEndpoints)),
-            Rejection::NoneAvailable => (Code::ResourceExhausted, Some(DropReason::RejectedSaturated)),
+            Rejection::NoCandidates { .. } => (Code::ServiceUnavailable, Some(DropReason::RejectedNoEndpoints)),
+            Rejection::NoneAvailable { .. } => (Code::ResourceExhausted, Some(DropReason::RejectedSaturated)),
             Rejection::Scheduling(_) => (Code::Internal, None),
         };
         Self { code, message: rejection.to_string(), reason, retry_after }
@@ -182,11 +179,15 @@ mod tests {
 
     #[test]
     fn an_openai_client_gets_json_with_the_reason() {
-        let reply = Refusal::from(Rejection::NoCandidates).render(settings(RefusalStyle::Api), Api::OpenAiChat);
+        let rejection = Rejection::NoCandidates { retry_after: 2 };
+        let reply = Refusal::from(rejection).render(settings(RefusalStyle::Api), Api::OpenAiChat);
         assert_eq!(reply.status, 503);
         assert_eq!(reply.grpc_status, tonic::Code::Unavailable);
-        let headers =
-            [("content-type", "application/json"), ("x-llm-d-request-dropped-reason", "rejected-no-endpoints")];
+        let headers = [
+            ("content-type", "application/json"),
+            ("x-llm-d-request-dropped-reason", "rejected-no-endpoints"),
+            ("retry-after", "2"),
+        ];
         assert_eq!(reply.headers, headers.map(|(name, value)| (name, value.into())));
         let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
         assert_eq!(body["error"]["code"], "rejected-no-endpoints");

@@ -319,8 +319,12 @@ fn a_model_is_needed_where_the_api_has_one() {
 #[test]
 fn rejections_become_immediate_replies() {
     for (rejection, expected, reason) in [
-        (Rejection::NoCandidates, "503 end:ServiceUnavailable close", DropReason::RejectedNoEndpoints),
-        (Rejection::NoneAvailable, "429 end:ResourceExhausted close", DropReason::RejectedSaturated),
+        (
+            Rejection::NoCandidates { retry_after: 1 },
+            "503 end:ServiceUnavailable close",
+            DropReason::RejectedNoEndpoints,
+        ),
+        (Rejection::NoneAvailable { retry_after: 1 }, "429 end:ResourceExhausted close", DropReason::RejectedSaturated),
     ] {
         let mut script = Script::new();
         script.chat().out();
@@ -406,7 +410,7 @@ fn a_body_over_the_limit_is_refused_as_soon_as_it_shows() {
 #[test]
 fn what_headers_rule_out_is_refused_before_the_body_arrives() {
     let mut script = Script::new();
-    script.refusal = Some(Rejection::Shed.into());
+    script.refusal = Some(Rejection::Shed { retry_after: 1 }.into());
     assert_eq!(script.post("/v1/chat/completions").out(), "429 end:ResourceExhausted close");
     assert_eq!(script.body(CHAT, true).out(), "");
 }
@@ -550,7 +554,7 @@ proptest! {
                 5 => script.chunk("x", flag),
                 6 => script.message(Message::ResponseTrailers),
                 7 => script.placed(),
-                8 => script.rejected(Rejection::NoCandidates),
+                8 => script.rejected(Rejection::NoCandidates { retry_after: 1 }),
                 _ => script.message(Message::Unknown),
             };
         }

@@ -1,9 +1,11 @@
+use rand::RngExt as _;
 use sluice_flow::Outcome;
 use sluice_schedule::{Rng, ScheduleError};
 
 use crate::admission;
 
-/// Why a request is not served.
+/// Why a request is not served. `retry_after`: seconds after which trying again makes sense, jittered so that refused
+/// clients do not come back together; none where it never does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// Its objective is one that nobody has defined, and the settings refuse those.
@@ -11,20 +13,19 @@ pub enum Rejection {
     UnknownObjective { name: String },
     /// Sheddable work, while the endpoints it may use have no room.
     #[error("system saturated, sheddable request dropped")]
-    Shed,
+    Shed { retry_after: u64 },
     /// Admission did not let it in, or not in time.
     #[error("{}", admission_text(*outcome))]
     NotAdmitted {
         outcome: Outcome,
-        /// Seconds after which trying again makes sense; none where it never does.
         retry_after: Option<u64>,
     },
     /// The pool, or the part of it that the request may use, is empty.
     #[error("failed to find endpoint candidates for serving the request")]
-    NoCandidates,
+    NoCandidates { retry_after: u64 },
     /// There are endpoints, but none that takes the request.
     #[error("no endpoints available for the given request")]
-    NoneAvailable,
+    NoneAvailable { retry_after: u64 },
     #[error("scheduling failed: {0}")]
     Scheduling(ScheduleError),
 }
@@ -35,10 +36,38 @@ impl Rejection {
         Self::NotAdmitted { outcome: dropped.outcome, retry_after }
     }
 
+    pub(crate) fn shed(rng: &mut Rng) -> Self {
+        Self::Shed { retry_after: soon(rng) }
+    }
+
+    pub(crate) fn no_candidates(rng: &mut Rng) -> Self {
+        Self::NoCandidates { retry_after: soon(rng) }
+    }
+
+    pub(crate) fn none_available(rng: &mut Rng) -> Self {
+        Self::NoneAvailable { retry_after: soon(rng) }
+    }
+
+    /// Seconds after which trying again makes sense; none where it never does.
+    pub const fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::UnknownObjective { .. } | Self::Scheduling(_) => None,
+            Self::NotAdmitted { retry_after, .. } => *retry_after,
+            Self::Shed { retry_after } | Self::NoCandidates { retry_after } | Self::NoneAvailable { retry_after } => {
+                Some(*retry_after)
+            }
+        }
+    }
+
     /// Keeps no more of a client's text than a log line should.
     pub(crate) fn unknown_objective(name: &str) -> Self {
         Self::UnknownObjective { name: name.chars().take(100).collect() }
     }
+}
+
+/// Where no queue tells how long it takes: a second, or twice that.
+fn soon(rng: &mut Rng) -> u64 {
+    rng.random_range(1..=2)
 }
 
 const fn admission_text(outcome: Outcome) -> &'static str {

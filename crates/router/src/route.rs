@@ -126,7 +126,7 @@ impl Router {
             Gatekeeper::Shedding(gate) => {
                 let snapshot = self.table.snapshot();
                 if identity.priority.is_sheddable() && gate.is_saturated(passage.allowed(&snapshot)) {
-                    return Err(Rejection::Shed);
+                    return Err(Rejection::shed(&mut passage.rng));
                 }
                 self.start_unbounded(&mut passage)
             }
@@ -148,10 +148,11 @@ impl Router {
     /// A request that costs nothing is placed even where filters let no more work in: on any endpoint it may use.
     fn place_uncounted(&self, passage: &mut Passage<'_>) -> Result<Vec<Arc<Endpoint>>, Rejection> {
         match self.decide(passage) {
-            Err(Rejection::NoneAvailable) => {
+            Err(Rejection::NoneAvailable { .. }) => {
                 let snapshot = self.table.snapshot();
                 let endpoint = passage.allowed(&snapshot).choose(&mut passage.rng.clone());
-                endpoint.map(|endpoint| vec![Arc::clone(endpoint)]).ok_or(Rejection::NoCandidates)
+                let target = endpoint.map(|endpoint| vec![Arc::clone(endpoint)]);
+                target.ok_or_else(|| Rejection::no_candidates(&mut passage.rng))
             }
             decided => decided.map(|decision| decision.targets),
         }
@@ -161,7 +162,8 @@ impl Router {
         let decision = self.decide(passage)?;
         // The first endpoint serves; the others are for a gateway that tries again.
         let booking = sluice_data::Permit::unlimited().start(&decision.targets[..1], passage.tokens);
-        let in_flight = InFlight::counted(booking.map_err(|_full| Rejection::NoneAvailable)?);
+        let booking = booking.map_err(|_full| Rejection::none_available(&mut passage.rng))?;
+        let in_flight = InFlight::counted(booking);
         Ok(Routed { destination: destination(&decision.targets), in_flight: Some(in_flight) })
     }
 
@@ -215,11 +217,11 @@ impl Router {
                 return Ok(None);
             }
             match self.schedule(passage, &candidates) {
-                Err(Rejection::NoneAvailable) => {}
+                Err(Rejection::NoneAvailable { .. }) => {}
                 decided => return decided.map(Some),
             }
         }
-        Err(Rejection::NoneAvailable)
+        Err(Rejection::none_available(&mut passage.rng))
     }
 
     /// A decision among all endpoints that the request may use.
@@ -227,14 +229,14 @@ impl Router {
         let snapshot = self.table.snapshot();
         let candidates = Candidates::new(passage.allowed(&snapshot));
         if candidates.is_empty() {
-            return Err(Rejection::NoCandidates);
+            return Err(Rejection::no_candidates(&mut passage.rng));
         }
         self.schedule(passage, &candidates)
     }
 
     fn schedule(&self, passage: &mut Passage<'_>, candidates: &Candidates<'_>) -> Result<Decision, Rejection> {
         self.scheduler.schedule(passage.request, candidates, &mut passage.rng).map_err(|error| match error {
-            ScheduleError::Filtered { .. } => Rejection::NoneAvailable,
+            ScheduleError::Filtered { .. } => Rejection::none_available(&mut passage.rng),
             ScheduleError::Handler { .. } => Rejection::Scheduling(error),
         })
     }

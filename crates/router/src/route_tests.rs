@@ -175,7 +175,8 @@ fn without_a_gate_everybody_is_placed_and_counted() {
 #[test]
 fn an_empty_pool_or_subset_is_a_503_where_nothing_waits() {
     for (world, hint) in [(World::open(&[]), None), (World::open(&[1]), Some("10.9.9.9"))] {
-        assert_eq!(world.place(0, hint).unwrap().unwrap_err(), Rejection::NoCandidates);
+        let rejection = world.place(0, hint).unwrap().unwrap_err();
+        assert!(matches!(rejection, Rejection::NoCandidates { retry_after: 1..=2 }), "{rejection:?}");
     }
 }
 
@@ -195,7 +196,8 @@ fn only_sheddable_work_is_shed_without_queues() {
     let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
     let world = World::new(&[1], |_| (Gatekeeper::Shedding(SheddingGate::new(Arc::new(detector))), None));
     let (_, held) = destination_of(world.place(-1, None));
-    assert_eq!(world.place(-1, None).unwrap().unwrap_err(), Rejection::Shed);
+    let rejection = world.place(-1, None).unwrap().unwrap_err();
+    assert!(matches!(rejection, Rejection::Shed { retry_after: 1..=2 }), "{rejection:?}");
     let (_, second) = destination_of(world.place(0, None));
     assert_eq!(world.loads(), [2]);
     drop((held, second));
