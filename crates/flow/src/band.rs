@@ -34,6 +34,19 @@ impl Waiting {
         self.requests = self.requests.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
+
+    pub(crate) const fn plus(self, other: Self) -> Self {
+        Self { requests: self.requests.saturating_add(other.requests), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    pub(crate) const fn minus(self, part: Self) -> Self {
+        Self { requests: self.requests.saturating_sub(part.requests), bytes: self.bytes.saturating_sub(part.bytes) }
+    }
+
+    /// Both may be reached; none is no limit.
+    pub(crate) fn is_within(self, requests: Option<u64>, bytes: Option<u64>) -> bool {
+        requests.is_none_or(|limit| self.requests <= limit) && bytes.is_none_or(|limit| self.bytes <= limit)
+    }
 }
 
 /// Waiting work by the partitions it would weigh on.

@@ -21,6 +21,12 @@ struct Choice {
 impl Engine {
     /// Grants all that can be granted now, and revokes what the rest could use.
     pub(super) fn run(&mut self) {
+        self.dispatch();
+        self.plan_evictions();
+    }
+
+    /// The pass alone.
+    pub(super) fn dispatch(&mut self) {
         let each_grant = self.usage_limit.refresh() == Refresh::EachGrant;
         self.ceilings_due |= each_grant;
         self.refresh_ceilings();
@@ -29,7 +35,6 @@ impl Engine {
             self.ceilings_due |= each_grant;
             self.refresh_ceilings();
         }
-        self.plan_evictions();
     }
 
     /// From the highest band down, until a gate is closed: a parked ticket for which there is room goes

@@ -1,10 +1,11 @@
 //! Entry: what is refused at the door, what displaces whom, what waits.
 
-use sluice_core::Time;
+use sluice_core::{Priority, Time};
 
 use super::Engine;
 use crate::ask::{Ask, TtlHeader};
-use crate::config::WhenFull;
+use crate::band::Waiting;
+use crate::config::{GlobalLimits, WhenFull};
 use crate::effect::Outcome;
 use crate::item::{Item, State};
 use crate::policy::{OrderKey, Rank, Refresh};
@@ -22,8 +23,10 @@ impl Engine {
             self.grant_newcomer(ticket);
         } else {
             self.begin_wait(ticket);
-            self.run();
+            self.dispatch();
             self.settle_newcomer(ticket);
+            // Last: nothing ends for a newcomer that was refused, or for those it displaced.
+            self.plan_evictions();
         }
         ticket
     }
@@ -45,15 +48,16 @@ impl Engine {
         let config =
             self.band_index(priority).map_or_else(|| self.config.band(priority), |index| &self.bands[index].config);
         let (shed, max_requests, max_bytes) = (config.shed, config.max_requests, config.max_bytes);
-        let at_capacity = if self.regime.empty { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity };
+        let at_capacity = self.outcome_when_full();
         if shed {
             self.refresh_ceilings();
             let index = self.band_index(priority)?;
             return (!self.gate_is_open(index)).then_some(at_capacity);
         }
         let waiting = self.band_index(priority).map(|index| self.bands[index].waiting).unwrap_or_default();
-        let full = waiting.requests >= max_requests || waiting.bytes.saturating_add(ask.bytes) > max_bytes;
-        full.then_some(at_capacity)
+        let newcomer = Waiting { requests: 1, bytes: ask.bytes };
+        let fits = waiting.plus(newcomer).is_within(Some(max_requests), Some(max_bytes));
+        (!fits).then_some(at_capacity)
     }
 
     /// A pass would grant this ticket and no other, so that it need not be queued first: its gate is open, and
@@ -109,7 +113,7 @@ impl Engine {
         self.items.insert(item)
     }
 
-    /// Why the ticket cannot be let in. On success it is ready to wait, and what it displaces is gone.
+    /// Why the ticket cannot be let in, whatever the gate says. If there is no reason, it is ready to wait.
     fn refusal(&mut self, ticket: Ticket) -> Option<Outcome> {
         if self.closed {
             return Some(Outcome::RejectedOther);
@@ -117,11 +121,15 @@ impl Engine {
         if self.cannot_be_served(ticket) {
             return Some(Outcome::RejectedNoEndpoints);
         }
-        if let Some(outcome) = self.capacity_refusal(ticket) {
-            return Some(outcome);
+        if !self.finds_room(ticket) {
+            return Some(self.outcome_when_full());
         }
         self.items[ticket].state = State::Queued;
         None
+    }
+
+    const fn outcome_when_full(&self) -> Outcome {
+        if self.regime.empty { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity }
     }
 
     /// The pool has endpoints, but none that this ticket may use.
@@ -132,69 +140,55 @@ impl Engine {
                 || item.eligible.as_ref().is_some_and(|eligible| self.pool.targets(&**eligible).is_empty()))
     }
 
-    fn capacity_refusal(&mut self, ticket: Ticket) -> Option<Outcome> {
-        let full = if self.regime.empty { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity };
+    /// The queues have room for the ticket, or would have once all that it may displace is gone.
+    fn finds_room(&self, ticket: Ticket) -> bool {
         let item = &self.items[ticket];
-        let band = &self.bands[self.band_index(item.priority)?];
+        let Some(index) = self.band_index(item.priority) else { return false };
+        let band = &self.bands[index];
         if band.config.shed {
             // It never waits, so that no queue limit concerns it.
-            return None;
+            return true;
         }
-        let fits = |used: u64, more: u64, limit: u64| used.saturating_add(more) <= limit;
-        if !fits(band.waiting.bytes, item.bytes, band.config.max_bytes)
-            || !fits(band.waiting.requests, 1, band.config.max_requests)
-        {
-            return Some(full);
-        }
-        let over = |used: u64, more: u64, limit: Option<u64>| {
-            limit.map_or(0, |limit| used.saturating_add(more).saturating_sub(limit))
-        };
-        let bytes_over = over(self.waiting.bytes, item.bytes, self.config.global.bytes);
-        let requests_over = over(self.waiting.requests, 1, self.config.global.requests);
-        if bytes_over == 0 && requests_over == 0 {
-            return None;
-        }
-        if self.config.when_full == WhenFull::Displace && self.displace(ticket, requests_over, bytes_over) {
-            return None;
-        }
-        Some(full)
-    }
-
-    /// Drops the newest tickets of the lowest bands below the newcomer's until that many requests and bytes
-    /// are gone; nobody, if all of them would not do.
-    fn displace(&mut self, newcomer: Ticket, requests: u64, bytes: u64) -> bool {
-        let priority = self.items[newcomer].priority;
-        let below = self.bands.partition_point(|band| band.priority >= priority);
-        let (mut have_requests, mut have_bytes) = (0_u64, 0_u64);
-        for band in &self.bands[below..] {
-            have_requests += band.waiting.requests;
-            have_bytes = have_bytes.saturating_add(band.waiting.bytes);
-        }
-        if have_requests < requests || have_bytes < bytes {
+        let newcomer = Waiting { requests: 1, bytes: item.bytes };
+        let (max_requests, max_bytes) = (band.config.max_requests, band.config.max_bytes);
+        if !band.waiting.plus(newcomer).is_within(Some(max_requests), Some(max_bytes)) {
             return false;
         }
-        let (mut gone_requests, mut gone_bytes) = (0_u64, 0_u64);
-        while gone_requests < requests || gone_bytes < bytes {
-            let newest = self.bands.iter().rev().find_map(|band| band.arrivals.last_key_value());
-            let Some((_, &victim)) = newest else { return false };
-            let item = &self.items[victim];
-            gone_requests += 1;
-            gone_bytes = gone_bytes.saturating_add(item.bytes);
-            self.totals.entry(item.priority).or_default().displaced += 1;
-            self.drop_ticket(victim, Outcome::RejectedCapacity);
+        let mut others = self.waiting;
+        if self.config.when_full == WhenFull::Displace {
+            for below in self.bands[index..].iter().filter(|below| below.priority < band.priority) {
+                others = others.minus(below.waiting);
+            }
         }
-        true
+        let GlobalLimits { requests, bytes } = self.config.global;
+        others.plus(newcomer).is_within(requests, bytes)
     }
 
-    /// A newcomer that the pass did not grant begins to wait, if it may.
+    /// Drops the newest of the lowest bands below `priority` until the global limits hold.
+    fn displace_below(&mut self, priority: Priority) {
+        let GlobalLimits { requests, bytes } = self.config.global;
+        while !self.waiting.is_within(requests, bytes) {
+            let below = self.bands.iter().rev().take_while(|band| band.priority < priority);
+            let newest = below.filter_map(|band| band.arrivals.last_key_value()).next();
+            let Some((_, &victim)) = newest else { return };
+            self.totals.entry(self.items[victim].priority).or_default().displaced += 1;
+            self.drop_ticket(victim, Outcome::RejectedCapacity);
+        }
+    }
+
+    /// A newcomer that the pass did not grant begins to wait, if it may: whoever has to make room for it goes
+    /// only then.
     fn settle_newcomer(&mut self, ticket: Ticket) {
         let Some(item) = self.items.get(ticket).filter(|item| item.is_waiting()) else { return };
-        let Some(index) = self.band_index(item.priority) else { return };
+        let priority = item.priority;
+        let Some(index) = self.band_index(priority) else { return };
         if self.bands[index].config.shed {
-            let outcome = if self.regime.empty { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity };
-            self.drop_ticket(ticket, outcome);
+            self.drop_ticket(ticket, self.outcome_when_full());
             return;
         }
         self.watch_deadline(ticket);
+        if self.config.when_full == WhenFull::Displace && self.items.contains_key(ticket) {
+            self.displace_below(priority);
+        }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use sluice_core::{DropReason, Priority};
-use sluice_flow::{GlobalLimits, Outcome, Signal, Stages, TtlHeader, Verdict, WhenFull};
+use sluice_core::{DropReason, Priority, Time};
+use sluice_flow::{
+    Ask, Effect, EvictionConfig, GlobalLimits, Outcome, Signal, Stages, Ticket, TtlHeader, Verdict, WhenFull,
+};
 use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
 
-use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, verdicts, with_ceilings};
+use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, revoked, verdicts, with_ceilings};
 
 #[test]
 fn an_open_gate_admits_at_once() {
@@ -50,7 +52,7 @@ fn bytes_may_reach_a_limit_exactly() {
     let mut config = plain();
     config.template.max_bytes = 100;
     let mut rig = Rig::new(config, &[0]);
-    let sized = |bytes| sluice_flow::Ask { bytes, ..ask("a", 0) };
+    let sized = |bytes| Ask { bytes, ..ask("a", 0) };
     rig.queue(sized(60));
     rig.queue(sized(40));
     let (ticket, effects) = rig.submit(sized(1));
@@ -83,14 +85,14 @@ fn a_shedding_band_admits_at_once_or_refuses() {
 #[test]
 fn a_required_stage_without_endpoints_is_refused_at_once() {
     let mut rig = Rig::new(plain(), &[1]);
-    let (ticket, effects) = rig.submit(sluice_flow::Ask { required: Stages::BOTH, ..ask("a", 0) });
+    let (ticket, effects) = rig.submit(Ask { required: Stages::BOTH, ..ask("a", 0) });
     assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedNoEndpoints)]);
 }
 
 #[test]
 fn a_hint_that_no_endpoint_fits_is_refused_at_once_unless_the_pool_is_empty() {
     let mut rig = Rig::new(plain(), &[1]);
-    let elsewhere = sluice_flow::Ask { eligible: hint(&[7]), ..ask("a", 0) };
+    let elsewhere = Ask { eligible: hint(&[7]), ..ask("a", 0) };
     let (ticket, effects) = rig.submit(elsewhere.clone());
     assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedNoEndpoints)]);
     let mut rig = Rig::new(plain(), &[]);
@@ -121,12 +123,85 @@ fn displacing_drops_nobody_if_all_of_them_would_not_do() {
     config.global = GlobalLimits { requests: None, bytes: Some(100) };
     config.when_full = WhenFull::Displace;
     let mut rig = Rig::new(config, &[0]);
-    let sized = |priority, bytes| sluice_flow::Ask { bytes, ..ask("a", priority) };
+    let sized = |priority, bytes| Ask { bytes, ..ask("a", priority) };
     rig.queue(sized(0, 60));
     rig.queue(sized(-1, 30));
     let (ticket, effects) = rig.submit(sized(1, 101));
     assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedCapacity)]);
     assert_eq!(rig.stats().waiting.requests, 2);
+}
+
+/// One batch request waits in a queue that has room for no other, behind a gate that is closed to all but
+/// priority 5.
+fn full_of_batch() -> (Rig, Ticket) {
+    let mut config = with_ceilings(&[(5, 1.0), (0, 0.5), (-1, 0.5)]);
+    config.global = GlobalLimits { requests: Some(1), bytes: None };
+    config.when_full = WhenFull::Displace;
+    config.bands.get_mut(&Priority(0)).unwrap().shed = true;
+    let mut rig = Rig::new(config, &[2]);
+    rig.grant(ask("a", -1));
+    let batch = rig.queue(ask("a", -1));
+    (rig, batch)
+}
+
+#[test]
+fn a_newcomer_that_is_refused_anyway_displaces_nobody() {
+    let zero = TtlHeader::Within(Duration::ZERO);
+    let refused = |mut rig: Rig, ask: Ask, expected| {
+        let (ticket, effects) = rig.submit(ask);
+        assert_eq!(dropped(&effects), [(ticket, expected)]);
+        assert_eq!(rig.stats().waiting.requests, 1, "the one that waited waits on");
+        assert_eq!(rig.stats().totals.values().map(|totals| totals.displaced).sum::<u64>(), 0);
+    };
+    let closed = || {
+        let (mut rig, batch) = full_of_batch();
+        rig.grant(ask("b", 5));
+        (rig, batch)
+    };
+    let (rig, _) = closed();
+    refused(rig, Ask { ttl: zero, ..ask("b", 5) }, Outcome::EvictedTtl);
+    let (rig, _) = closed();
+    refused(rig, Ask { stream_deadline: Some(Time::ZERO), ..ask("b", 5) }, Outcome::EvictedTtl);
+    let (rig, _) = closed();
+    refused(rig, ask("b", 0), Outcome::RejectedCapacity);
+    let (rig, _) = closed();
+    refused(rig, Ask { eligible: hint(&[7]), ..ask("b", 5) }, Outcome::RejectedNoEndpoints);
+    let (rig, _) = closed();
+    refused(rig, Ask { required: Stages::BOTH, ..ask("b", 5) }, Outcome::RejectedNoEndpoints);
+    let (mut rig, _) = closed();
+    rig.observe(Signal::Pool(vec![]));
+    refused(rig, Ask { ttl: zero, ..ask("b", 5) }, Outcome::EvictedNoEndpoints);
+    let (mut rig, batch) = closed();
+    rig.observe(Signal::Drain);
+    let (ticket, effects) = rig.submit(ask("b", 5));
+    assert_eq!(dropped(&effects), [(ticket, Outcome::RejectedOther)]);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Verdict { ticket, .. } if *ticket == batch)));
+}
+
+#[test]
+fn a_newcomer_that_is_granted_at_once_displaces_nobody() {
+    let (mut rig, batch) = full_of_batch();
+    rig.grant(Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("b", 5) });
+    // The next one has to wait, and needs the place.
+    let (waiting, effects) = rig.submit(ask("b", 5));
+    assert_eq!(dropped(&effects), [(batch, Outcome::RejectedCapacity)]);
+    assert_eq!(rig.stats().waiting.requests, 1);
+    assert_eq!(rig.stats().totals[&Priority(-1)].displaced, 1);
+    rig.engine.cancel(rig.now, waiting);
+}
+
+#[test]
+fn a_newcomer_that_is_refused_has_nothing_revoked() {
+    let mut config = with_ceilings(&[(5, 1.0), (0, 1.0), (-1, 1.0)]);
+    config.eviction = Some(EvictionConfig::default());
+    config.bands.get_mut(&Priority(0)).unwrap().shed = true;
+    let mut rig = Rig::new(config, &[1]);
+    let batch = rig.run_on(0, ask("a", -1));
+    let (ticket, effects) = rig.submit(ask("b", 0));
+    assert_eq!((dropped(&effects), revoked(&effects)), (vec![(ticket, Outcome::RejectedCapacity)], vec![]));
+    let (ticket, effects) = rig.submit(Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("b", 5) });
+    assert_eq!((dropped(&effects), revoked(&effects)), (vec![(ticket, Outcome::EvictedTtl)], vec![]));
+    assert_eq!(revoked(&rig.submit(ask("b", 5)).1), [batch]);
 }
 
 #[test]
@@ -144,7 +219,7 @@ fn a_band_limit_displaces_nobody() {
 #[test]
 fn a_ttl_of_zero_means_at_once_or_not_at_all() {
     let mut rig = Rig::new(plain(), &[1]);
-    let at_once = sluice_flow::Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("a", 0) };
+    let at_once = Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("a", 0) };
     rig.grant(at_once.clone());
     let (ticket, effects) = rig.submit(at_once);
     assert_eq!(dropped(&effects), [(ticket, Outcome::EvictedTtl)]);
@@ -153,7 +228,7 @@ fn a_ttl_of_zero_means_at_once_or_not_at_all() {
 #[test]
 fn an_unusable_ttl_is_ignored_and_counted() {
     let mut rig = Rig::new(plain(), &[0]);
-    rig.queue(sluice_flow::Ask { ttl: TtlHeader::Invalid, ..ask("a", 0) });
+    rig.queue(Ask { ttl: TtlHeader::Invalid, ..ask("a", 0) });
     assert_eq!(rig.stats().invalid_ttls, 1);
 }
 
@@ -166,7 +241,7 @@ fn tokens_may_pass_the_ceiling_by_one_request_but_size_alone_never_refuses() {
         ..ConcurrencyDetector::default()
     });
     let mut rig = Rig::new(config, &[1]);
-    let sized = |tokens| sluice_flow::Ask { tokens, ..ask("a", 0) };
+    let sized = |tokens| Ask { tokens, ..ask("a", 0) };
     rig.grant(sized(99));
     let huge = rig.grant(sized(1000));
     rig.queue(sized(0));

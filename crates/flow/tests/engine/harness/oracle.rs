@@ -144,7 +144,7 @@ impl Oracle {
             self.drop_request(request, outcome);
             return;
         }
-        self.run();
+        self.dispatch();
         if self.find(request).is_some_and(Entry::waits) {
             if self.band_config(ask.priority).shed {
                 self.drop_request(request, self.full());
@@ -152,6 +152,10 @@ impl Oracle {
                 self.expire();
             }
         }
+        if self.find(request).is_some_and(Entry::waits) {
+            self.displace(ask.priority);
+        }
+        self.plan_evictions();
     }
 
     pub(crate) fn start(&mut self, now: Time, request: Request, bookings: &[Booking]) -> Result<(), StartError> {
@@ -344,7 +348,7 @@ impl Oracle {
         deadline
     }
 
-    fn refusal(&mut self, entry: &Entry) -> Option<Outcome> {
+    fn refusal(&self, entry: &Entry) -> Option<Outcome> {
         if self.closed {
             return Some(Outcome::RejectedOther);
         }
@@ -359,32 +363,31 @@ impl Oracle {
         if requests + 1 > config.max_requests || bytes + entry.bytes > config.max_bytes {
             return Some(self.full());
         }
+        let below = |other: &Entry| self.config.when_full == WhenFull::Displace && other.priority < entry.priority;
+        let (requests, bytes) = self.waiting(|other| !below(other));
+        (!self.is_within_limits((requests + 1, bytes + entry.bytes))).then(|| self.full())
+    }
+
+    fn is_within_limits(&self, (requests, bytes): (u64, u64)) -> bool {
         let global = self.config.global;
-        let fits = |oracle: &Self| {
-            let (requests, bytes) = oracle.waiting(|_| true);
-            global.requests.is_none_or(|limit| requests < limit)
-                && global.bytes.is_none_or(|limit| bytes + entry.bytes <= limit)
-        };
-        if fits(self) {
-            return None;
-        }
-        let below = self.waiting(|other| other.priority < entry.priority);
-        let all = self.waiting(|_| true);
-        let enough = global.requests.is_none_or(|limit| all.0 - below.0 < limit)
-            && global.bytes.is_none_or(|limit| all.1 - below.1 + entry.bytes <= limit);
-        if self.config.when_full != WhenFull::Displace || !enough {
-            return Some(self.full());
-        }
-        while !fits(self) {
-            let below = self.entries.iter().filter(|other| other.waits() && other.priority < entry.priority);
+        global.requests.is_none_or(|limit| requests <= limit) && global.bytes.is_none_or(|limit| bytes <= limit)
+    }
+
+    fn displace(&mut self, priority: i32) {
+        while self.config.when_full == WhenFull::Displace && !self.is_within_limits(self.waiting(|_| true)) {
+            let below = self.entries.iter().filter(|other| other.waits() && other.priority < priority);
             let newest_of_lowest = below.min_by_key(|other| (other.priority, Reverse(other.request)));
-            let Some(victim) = newest_of_lowest.map(|victim| victim.request) else { break };
+            let Some(victim) = newest_of_lowest.map(|victim| victim.request) else { return };
             self.drop_request(victim, Outcome::RejectedCapacity);
         }
-        None
     }
 
     fn run(&mut self) {
+        self.dispatch();
+        self.plan_evictions();
+    }
+
+    fn dispatch(&mut self) {
         while let Some((request, reserved)) = self.choose() {
             let entry = self.entry(request);
             let turn = matches!(entry.state, State::Queued);
@@ -396,7 +399,6 @@ impl Oracle {
             }
             self.seen.push(Seen::Granted { request, reserved });
         }
-        self.plan_evictions();
     }
 
     fn choose(&self) -> Option<(Request, Option<EndpointKey>)> {
