@@ -44,6 +44,16 @@ impl Document {
         Ok(())
     }
 
+    /// Gives the object at `path` the field `key`, in place of the one it may have.
+    pub(crate) fn put(&mut self, path: &str, key: &str, value: impl Into<Value>) -> Result<()> {
+        let origin = self.origin.clone();
+        match self.at(path)? {
+            Value::Object(object) => object.insert(key.to_owned(), value.into()),
+            _ => bail!("{origin}: {path} is no object"),
+        };
+        Ok(())
+    }
+
     /// Removes the field `key` of the object at `path`.
     pub(crate) fn remove(&mut self, path: &str, key: &str) -> Result<()> {
         let origin = self.origin.clone();
@@ -96,7 +106,8 @@ mod tests {
         document.set("servers/[name=b]/port", 3).unwrap();
         document.remove("servers/[name=b]", "tls").unwrap();
         document.set("servers/[0]/port", 4).unwrap();
-        document.add("servers/[0]", "zone", "z").unwrap();
+        document.add("servers/[0]", "zone", "y").unwrap();
+        document.put("servers/[0]", "zone", "z").unwrap();
         assert_eq!(document.to_json(), r#"{"servers":[{"name":"a","port":4,"zone":"z"},{"name":"b","port":3}]}"#);
     }
 
@@ -111,5 +122,6 @@ mod tests {
         assert!(document.list("servers/[name=a]").is_err());
         assert!(document.add("servers/[name=a]", "port", 4).is_err());
         assert!(document.add("servers", "zone", "z").is_err());
+        assert!(document.put("servers", "zone", "z").is_err());
     }
 }

@@ -7,9 +7,53 @@ use serde_json::{Value, json};
 use crate::document::Document;
 use crate::workspace;
 
+const LISTENER: &str = "static_resources/listeners/[name=inference]";
 const CONNECTION_MANAGER: &str =
     "static_resources/listeners/[name=inference]/filter_chains/[0]/filters/[0]/typed_config";
 const PICKER: &str = "static_resources/clusters/[name=picker]";
+
+/// A part of the configuration that a test may change field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The listener for clients.
+    Listener,
+    /// Its HTTP connection manager.
+    ConnectionManager,
+    /// What its only route does.
+    Route,
+    /// The ext_proc filter.
+    ExtProc,
+    /// Its processing mode.
+    ProcessingMode,
+    /// The gRPC service that it asks.
+    GrpcService,
+    /// The cluster of the model servers.
+    ModelServers,
+    /// The cluster of the pickers.
+    Picker,
+    /// The HTTP/2 settings of that cluster.
+    PickerHttp2,
+}
+
+impl Part {
+    fn path(self) -> String {
+        let filter = format!("{CONNECTION_MANAGER}/http_filters/[name=envoy.filters.http.ext_proc]/typed_config");
+        match self {
+            Self::Listener => LISTENER.to_owned(),
+            Self::ConnectionManager => CONNECTION_MANAGER.to_owned(),
+            Self::Route => format!("{CONNECTION_MANAGER}/route_config/virtual_hosts/[0]/routes/[0]/route"),
+            Self::ExtProc => filter,
+            Self::ProcessingMode => format!("{filter}/processing_mode"),
+            Self::GrpcService => format!("{filter}/grpc_service"),
+            Self::ModelServers => "static_resources/clusters/[name=model_servers]".to_owned(),
+            Self::Picker => PICKER.to_owned(),
+            Self::PickerHttp2 => format!(
+                "{PICKER}/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions/\
+                 explicit_http_config/http2_protocol_options"
+            ),
+        }
+    }
+}
 
 /// The configurations in `deploy/envoy/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +142,11 @@ impl EnvoyConfig {
         self.document.set(&format!("{filter}/{field}"), value)
     }
 
+    /// Gives a part the field `key`, in place of the one it may have; null is Envoy's default.
+    pub fn put(&mut self, part: Part, key: &str, value: impl Into<Value>) -> Result<()> {
+        self.document.put(&part.path(), key, value)
+    }
+
     /// Puts an HTTP filter before all others of the listener for clients.
     pub fn insert_http_filter(&mut self, filter: Value) -> Result<()> {
         self.document.list(&format!("{CONNECTION_MANAGER}/http_filters"))?.insert(0, filter);
@@ -130,6 +179,19 @@ mod tests {
             config.set_pickers(&["127.0.0.1:4711".parse().unwrap()]).unwrap();
             config.without_tls().unwrap();
             config.set_connection_manager("delayed_close_timeout", "1s").unwrap();
+            for part in [
+                Part::Listener,
+                Part::ConnectionManager,
+                Part::Route,
+                Part::ExtProc,
+                Part::ProcessingMode,
+                Part::GrpcService,
+                Part::ModelServers,
+                Part::Picker,
+                Part::PickerHttp2,
+            ] {
+                config.put(part, "field", "value").unwrap();
+            }
             let text = config.document.to_json();
             assert!(text.contains("4711") && !text.contains("9002") && !text.contains("8081"), "{text}");
             config.without_picker().unwrap();

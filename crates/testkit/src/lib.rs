@@ -33,7 +33,7 @@ pub use burst::{Burst, BurstReport, BurstServer};
 pub use client::{Protocol, SseEvents};
 pub use counting::{CountingUpstream, HOLD_HEADER, STREAM_HEADER, TAG_HEADER, Visit, VisitEnd};
 pub use envoy::Envoy;
-pub use envoy_config::{EnvoyConfig, Template};
+pub use envoy_config::{EnvoyConfig, Part, Template};
 pub use envoy_install::envoy_binary;
 pub use exposition::{Exposition, Sample};
 pub use flow_config::flow_config;
