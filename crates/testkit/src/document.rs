@@ -18,10 +18,11 @@ impl Document {
         Ok(Self { origin: origin.to_owned(), root })
     }
 
-    /// The value at a path of keys and of list entries chosen by a field: `listeners/[name=inference]/address`.
+    /// The value at a path of keys and of list entries chosen by a field: `listeners/[name=inference]/address`. The empty
+    /// path is the whole file.
     pub(crate) fn at(&mut self, path: &str) -> Result<&mut Value> {
         let mut place = &mut self.root;
-        for step in path.split('/') {
+        for step in path.split('/').filter(|step| !step.is_empty()) {
             place = descend(place, step).with_context(|| format!("{} has no {path}: stuck at {step}", self.origin))?;
         }
         Ok(place)
@@ -107,8 +108,10 @@ mod tests {
         document.remove("servers/[name=b]", "tls").unwrap();
         document.set("servers/[0]/port", 4).unwrap();
         document.add("servers/[0]", "zone", "y").unwrap();
+        document.add("", "clients", 0).unwrap();
         document.put("servers/[0]", "zone", "z").unwrap();
-        assert_eq!(document.to_json(), r#"{"servers":[{"name":"a","port":4,"zone":"z"},{"name":"b","port":3}]}"#);
+        let expected = r#"{"clients":0,"servers":[{"name":"a","port":4,"zone":"z"},{"name":"b","port":3}]}"#;
+        assert_eq!(document.to_json(), expected);
     }
 
     #[test]
