@@ -8,6 +8,9 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _,
 use sluice_config::Quantity;
 use sluice_core::GoDuration;
 
+use crate::tls::TlsSettings;
+use crate::tls_options::{CipherSuites, MinVersion};
+
 /// An endpoint picker for LLM inference gateways: an external processor for Envoy that decides if, when and where
 /// an inference request runs.
 ///
@@ -43,9 +46,24 @@ pub(crate) struct Flags {
     /// Directory with tls.crt and tls.key; a self-signed certificate is made if there is none.
     #[arg(long, value_name = "DIR")]
     cert_path: Option<String>,
+    /// Take over a new certificate in the directory of --cert-path while running.
+    #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) enable_cert_reload: bool,
+    /// Lowest version of TLS: VersionTLS12 (the default; VersionTLS10 and VersionTLS11 mean it too) or VersionTLS13.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) tls_min_version: Option<MinVersion>,
+    /// Suites for TLS 1.2, with commas between them, named as in Go; unset: all. Those of TLS 1.3 are always on.
+    #[arg(long, value_name = "SUITES")]
+    pub(crate) tls_cipher_suites: Option<CipherSuites>,
+    /// The health service is always on the port of the external processor, too, whatever is said here.
+    #[arg(long, value_parser = go_bool, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) health_checking: bool,
     /// Largest gRPC message taken, a quantity such as 16Mi; unset: 1 MiB more than the largest request body.
     #[arg(long, value_name = "QUANTITY", value_parser = message_size)]
     pub(crate) grpc_max_recv_msg_size: Option<MessageSize>,
+    /// Largest gRPC message sent, a quantity such as 16Mi; unset: any.
+    #[arg(long, value_name = "QUANTITY", value_parser = message_size)]
+    pub(crate) grpc_max_send_msg_size: Option<MessageSize>,
     /// Name of the pool, as metrics show it.
     #[arg(long, value_name = "NAME")]
     pool_name: Option<String>,
@@ -81,17 +99,11 @@ pub(crate) struct WithoutEffect {
     #[arg(long)]
     endpoint_target_ports: Option<String>,
     #[arg(long)]
-    grpc_max_send_msg_size: Option<String>,
-    #[arg(long)]
     refresh_metrics_interval: Option<String>,
     #[arg(long)]
     refresh_prometheus_metrics_interval: Option<String>,
     #[arg(long)]
     metrics_staleness_threshold: Option<String>,
-    #[arg(long)]
-    tls_min_version: Option<String>,
-    #[arg(long)]
-    tls_cipher_suites: Option<String>,
     #[arg(long)]
     metrics_cert_dir: Option<String>,
     #[arg(long)]
@@ -106,10 +118,6 @@ pub(crate) struct WithoutEffect {
     zap_devel: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     ha_enable_leader_election: Option<bool>,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
-    health_checking: Option<bool>,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
-    enable_cert_reload: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     emit_endpoint_scores: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
@@ -159,8 +167,37 @@ impl Flags {
         }
     }
 
-    pub(crate) fn certificate_directory(&self) -> Option<&Path> {
+    /// None: plaintext.
+    pub(crate) fn tls(&self) -> Option<TlsSettings<'_>> {
+        self.secure_serving.then(|| TlsSettings {
+            directory: self.certificate_directory(),
+            min_version: self.tls_min_version.unwrap_or_default(),
+            cipher_suites: self.tls_cipher_suites.as_ref(),
+        })
+    }
+
+    fn certificate_directory(&self) -> Option<&Path> {
         self.cert_path.as_deref().map(Path::new)
+    }
+
+    /// What was asked for and is not done, with the reason.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !self.health_checking {
+            warnings.push(
+                "--health-checking=false: the health service is always on the port of the external processor".into(),
+            );
+        }
+        if self.enable_cert_reload && self.cert_path.is_none() {
+            warnings.push("--enable-cert-reload: there are no files to follow without --cert-path".into());
+        }
+        if self.tls_min_version == Some(MinVersion::BelowTls12) {
+            warnings.push("--tls-min-version: the lowest version of this server is TLS 1.2".into());
+        }
+        for suite in self.tls_cipher_suites.iter().flat_map(|suites| &suites.not_offered) {
+            warnings.push(format!("--tls-cipher-suites: this server does not offer {suite}"));
+        }
+        warnings
     }
 
     pub(crate) fn pool_name(&self) -> &str {
@@ -262,135 +299,5 @@ fn message_size(text: &str) -> Result<MessageSize, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(line: &str) -> Result<CommandLine, clap::Error> {
-        CommandLine::parse(line.split_whitespace())
-    }
-
-    #[test]
-    fn the_command_lines_of_charts_are_understood() {
-        let line = parse(
-            "epp --pool-name lab --pool-namespace=lab --config-file /etc/epp.yaml -v 4 --zap-encoder json \
-             --grpc-port 9002 --tracing=false --secure-serving=false --health-checking --enable-pprof=true \
-             --kv-cache-usage-percentage-metric=x --drain-timeout=1m30s --grpc-max-recv-msg-size 16MiB",
-        )
-        .unwrap();
-        assert_eq!(line.flags.verbosity, 4);
-        assert!(!line.flags.secure_serving);
-        assert_eq!(line.flags.drain_timeout, Duration::from_secs(90));
-        assert_eq!(line.flags.grpc_max_recv_msg_size, Some(MessageSize(Some(16 << 20))));
-        assert_eq!(line.flags.pool_name(), "lab");
-        let ignored = [
-            "--pool-namespace",
-            "--zap-encoder",
-            "--health-checking",
-            "--enable-pprof",
-            "--tracing",
-            "--kv-cache-usage-percentage-metric",
-        ];
-        assert_eq!(line.ignored.len(), ignored.len(), "{:?}", line.ignored);
-        assert!(ignored.iter().all(|flag| line.ignored.iter().any(|given| given == flag)), "{:?}", line.ignored);
-    }
-
-    #[test]
-    fn nothing_given_is_nothing_ignored() {
-        let line = parse("epp").unwrap();
-        assert_eq!(line.ignored, Vec::<String>::new());
-        assert!(line.flags.secure_serving);
-        assert_eq!(line.flags.grpc_max_recv_msg_size, None);
-    }
-
-    #[test]
-    fn every_way_to_write_verbosity() {
-        for text in ["epp -v 4", "epp -v=4", "epp -v4", "epp --v 4", "epp --v=4"] {
-            assert_eq!(parse(text).unwrap().flags.verbosity, 4, "{text}");
-        }
-        assert_eq!(parse("epp -v=-1").unwrap().flags.verbosity, -1);
-    }
-
-    #[test]
-    fn switches_take_gos_words() {
-        for (text, secure) in [("", true), ("=true", true), ("=1", true), ("=F", false), ("=0", false)] {
-            assert_eq!(parse(&format!("epp --secure-serving{text}")).unwrap().flags.secure_serving, secure, "{text}");
-        }
-        assert!(parse("epp --secure-serving=maybe").is_err());
-        assert!(parse("epp --allow-experimental-plugins").unwrap().flags.allow_experimental_plugins);
-    }
-
-    #[test]
-    fn bad_values_are_refused() {
-        for text in [
-            "epp --nonsense",
-            "epp --grpc-port 70000",
-            "epp --drain-timeout -1s",
-            "epp --drain-timeout 30",
-            "epp --grpc-max-recv-msg-size -1",
-            "epp --grpc-max-recv-msg-size lots",
-            "epp --config-file a --config-text b",
-            "epp stray",
-        ] {
-            assert!(parse(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_empty_value_is_no_value() {
-        let line = CommandLine::parse(["epp", "--config-file", "", "--config-text", "x", "--cert-path="]).unwrap();
-        assert_eq!(line.flags.config_source(), ConfigSource::Text("x".into()));
-        assert_eq!(line.flags.certificate_directory(), None);
-        assert_eq!(parse("epp").unwrap().flags.config_source(), ConfigSource::BuiltIn);
-    }
-
-    #[test]
-    fn every_flag_may_be_repeated_and_may_be_empty() {
-        let command = Flags::command();
-        let flags: Vec<&Arg> = command.get_arguments().collect();
-        assert!(flags.len() > 40);
-        for flag in flags {
-            let long = flag.get_long().unwrap();
-            let switch = flag.is_require_equals_set();
-            let apart = vec![format!("--{long}"), String::new()];
-            let mut empty = vec![vec![format!("--{long}=")]];
-            empty.extend((!switch).then_some(apart));
-            for given in empty {
-                let line = CommandLine::parse(std::iter::once("epp".to_owned()).chain(given.clone()));
-                assert_eq!(line.unwrap().ignored, Vec::<String>::new(), "{given:?}");
-            }
-            let value = ["1", "1s", "::", "true"]
-                .into_iter()
-                .find(|value| CommandLine::parse(["epp".to_owned(), format!("--{long}={value}")]).is_ok());
-            let once = format!("--{long}={}", value.unwrap());
-            CommandLine::parse(["epp".to_owned(), once.clone(), format!("--{long}="), once]).unwrap();
-        }
-    }
-
-    #[test]
-    fn the_last_of_repeated_flags_counts() {
-        let line = parse("epp --grpc-port 1 --grpc-port=2 -v 1 --v=4 --secure-serving --secure-serving=false").unwrap();
-        assert_eq!((line.flags.grpc_port, line.flags.verbosity, line.flags.secure_serving), (2, 4, false));
-        let line = parse("epp --config-file a --config-file b --tracing --tracing=false --enable-pprof").unwrap();
-        assert_eq!(line.flags.config_source(), ConfigSource::File("b".into()));
-        assert_eq!(line.ignored.len(), 2, "{:?}", line.ignored);
-    }
-
-    #[test]
-    fn an_empty_value_leaves_the_default_or_what_was_given() {
-        let line = CommandLine::parse(["epp", "--drain-timeout", "", "--listen-address=", "-v=", "-v", ""]).unwrap();
-        assert_eq!(line.flags.drain_timeout, Duration::from_secs(30));
-        assert!(line.flags.listen_address.is_unspecified());
-        assert_eq!(line.flags.verbosity, 2);
-        let line = CommandLine::parse(["epp", "--grpc-port", "7", "--grpc-port", ""]).unwrap();
-        assert_eq!(line.flags.grpc_port, 7);
-        for refused in [&["epp", ""][..], &["epp", "--nonsense="], &["epp", "--tracing", ""], &["epp", "--config-text"]]
-        {
-            assert!(CommandLine::parse(refused.iter().copied()).is_err(), "{refused:?}");
-        }
-    }
-
-    #[test]
-    fn the_definition_holds_together() {
-        Flags::command().debug_assert();
-    }
-}
+#[path = "flags_tests.rs"]
+mod tests;

@@ -1,26 +1,53 @@
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! The gRPC health service, on its own port and on that of the external processor.
 
-use futures_util::Stream;
+use std::pin::Pin;
+
+use futures_util::{Stream, stream};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// Whether the process wants traffic.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Readiness {
-    draining: Arc<AtomicBool>,
+/// Answered as serving for as long as there is anybody to answer: a process that waits for its pool, or drains, is not
+/// to be killed for it.
+const LIVENESS: &str = "liveness";
+
+/// Whether the process wants traffic; stages follow each other in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The pool is not known yet.
+    Starting,
+    Serving,
+    /// Still serving, but others should be asked.
+    Draining,
+    /// Nobody is to wait for news any more.
+    Stopped,
+}
+
+/// Tells the stage; the health service of every clone answers by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Readiness(watch::Sender<Stage>);
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Self(watch::Sender::new(Stage::Starting))
+    }
 }
 
 impl Readiness {
-    pub(crate) fn start_draining(&self) {
-        self.draining.store(true, Ordering::Release);
+    /// The pool is known, be it that it is empty, and every port is open.
+    pub(crate) fn start_serving(&self) {
+        self.0.send_replace(Stage::Serving);
     }
 
-    fn status(&self) -> ServingStatus {
-        if self.draining.load(Ordering::Acquire) { ServingStatus::NotServing } else { ServingStatus::Serving }
+    pub(crate) fn start_draining(&self) {
+        self.0.send_replace(Stage::Draining);
+    }
+
+    /// Ends the streams of those who watch.
+    pub(crate) fn stop(&self) {
+        self.0.send_replace(Stage::Stopped);
     }
 
     pub(crate) fn into_server(self) -> HealthServer<HealthService> {
@@ -28,27 +55,141 @@ impl Readiness {
     }
 }
 
-/// Answers for every service name alike: charts probe names of their own.
+/// Answers for every service name but [`LIVENESS`] alike: charts probe names of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthService {
     readiness: Readiness,
 }
 
-impl HealthService {
-    fn response(&self) -> HealthCheckResponse {
-        HealthCheckResponse { status: self.readiness.status().into() }
-    }
+fn response(stage: Stage, service: &str) -> HealthCheckResponse {
+    let serving = stage == Stage::Serving || service == LIVENESS;
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    HealthCheckResponse { status: status.into() }
 }
+
+type Updates = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Health for HealthService {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+    type WatchStream = Updates;
 
-    async fn check(&self, _: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        Ok(Response::new(self.response()))
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        let stage = *self.readiness.0.borrow();
+        Ok(Response::new(response(stage, &request.get_ref().service)))
     }
 
-    async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        Err(Status::unimplemented("use Check"))
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Updates>, Status> {
+        let service = request.into_inner().service;
+        Ok(Response::new(updates(self.readiness.0.subscribe(), service)))
+    }
+}
+
+/// The status now and after each change of it, until nobody is to wait any more.
+fn updates(mut stages: watch::Receiver<Stage>, service: String) -> Updates {
+    stages.mark_changed();
+    let watching = Watching { stages, service, last: None };
+    Box::pin(stream::unfold(Some(watching), |watching| async move {
+        let mut watching = watching?;
+        match watching.next().await {
+            Some(update) => Some((Ok(update), Some(watching))),
+            None => Some((Err(Status::unavailable("the picker has stopped")), None)),
+        }
+    }))
+}
+
+struct Watching {
+    stages: watch::Receiver<Stage>,
+    service: String,
+    last: Option<HealthCheckResponse>,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Option<HealthCheckResponse> {
+        loop {
+            self.stages.changed().await.ok()?;
+            let stage = *self.stages.borrow_and_update();
+            if stage == Stage::Stopped {
+                return None;
+            }
+            let update = response(stage, &self.service);
+            if self.last.replace(update) != Some(update) {
+                return Some(update);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, StreamExt as _};
+
+    use super::*;
+
+    const NAMES: [&str; 4] = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"];
+
+    fn service() -> HealthService {
+        HealthService { readiness: Readiness::default() }
+    }
+
+    async fn check(health: &HealthService, service: &str) -> ServingStatus {
+        let request = Request::new(HealthCheckRequest { service: service.to_owned() });
+        health.check(request).await.unwrap().into_inner().status()
+    }
+
+    async fn watch(health: &HealthService, service: &str) -> Updates {
+        let request = Request::new(HealthCheckRequest { service: service.to_owned() });
+        health.watch(request).await.unwrap().into_inner()
+    }
+
+    /// What a watcher is told without waiting.
+    fn news(updates: &mut Updates) -> Option<Result<ServingStatus, tonic::Code>> {
+        let update = updates.next().now_or_never()?.expect("the end of the stream is an error");
+        Some(update.map(|update| update.status()).map_err(|status| status.code()))
+    }
+
+    #[tokio::test]
+    async fn every_name_is_answered_by_the_stage_and_liveness_always() {
+        let health = service();
+        let readiness = health.readiness.clone();
+        let expect = async |expected| {
+            for name in NAMES {
+                assert_eq!(check(&health, name).await, expected, "{name:?}");
+            }
+            assert_eq!(check(&health, LIVENESS).await, ServingStatus::Serving);
+        };
+        expect(ServingStatus::NotServing).await;
+        readiness.start_serving();
+        expect(ServingStatus::Serving).await;
+        readiness.start_draining();
+        expect(ServingStatus::NotServing).await;
+        readiness.stop();
+        expect(ServingStatus::NotServing).await;
+    }
+
+    #[tokio::test]
+    async fn a_watcher_hears_the_status_at_once_then_each_change_then_the_end() {
+        let health = service();
+        let readiness = health.readiness.clone();
+        let mut updates = watch(&health, "").await;
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::NotServing)));
+        assert_eq!(news(&mut updates), None);
+        readiness.start_serving();
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::Serving)));
+        readiness.start_serving();
+        assert_eq!(news(&mut updates), None, "nothing has changed");
+        readiness.start_draining();
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::NotServing)));
+        readiness.stop();
+        assert_eq!(news(&mut updates), Some(Err(tonic::Code::Unavailable)));
+        assert!(updates.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_watcher_of_liveness_hears_no_change() {
+        let health = service();
+        let mut updates = watch(&health, LIVENESS).await;
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::Serving)));
+        health.readiness.start_draining();
+        assert_eq!(news(&mut updates), None);
     }
 }

@@ -8,12 +8,17 @@ use anyhow::Context as _;
 use futures_util::{Stream, stream};
 use rustix::io::Errno;
 use sluice_core::{Clock, SystemClock, Time};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::{Connection, NotOpened};
 
 /// How long no connection is taken after one could not be for want of file descriptors or memory. It waits in the
 /// queue of the kernel, which reports it at once when asked again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Such a lack is logged this often at most.
+/// Failures of one kind are logged this often at most.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Opens a port. Where there is no IPv6, `::` means all of IPv4.
@@ -32,47 +37,92 @@ fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
-/// The connections that come in, without end: one that cannot be taken is logged, never an item. The server would ask
-/// again at once, and turn at full speed for as long as the lack of file descriptors lasts.
-pub(crate) fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
-    stream::unfold(Accepting { listener, clock: SystemClock::start(), logged: None }, |mut accepting| async move {
-        let connection = accepting.next().await;
-        Some((Ok(connection), accepting))
+/// The connections of `listener` whose peers speak HTTP/2, over `tls` if it is given, without end; all of them fail
+/// when `cut` is cancelled. Peers that are slow to open theirs hold up nobody. What cannot be taken is logged, never an
+/// item: the server would ask again at once, and turn at full speed for as long as a lack of file descriptors lasts.
+pub(crate) fn connections(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    cut: CancellationToken,
+) -> impl Stream<Item = io::Result<Connection>> {
+    let opening = JoinSet::new();
+    let logged = LastLogged::default();
+    let incoming = Incoming { listener, tls, cut, opening, clock: SystemClock::start(), logged };
+    stream::unfold(incoming, |mut incoming| async move {
+        let connection = incoming.next().await;
+        Some((Ok(connection), incoming))
     })
 }
 
-struct Accepting {
+struct Incoming {
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    cut: CancellationToken,
+    /// Connections whose peers have not said enough yet.
+    opening: JoinSet<Result<Connection, NotOpened>>,
     clock: SystemClock,
-    /// When a failure was last logged.
-    logged: Option<Time>,
+    logged: LastLogged,
 }
 
-impl Accepting {
-    async fn next(&mut self) -> TcpStream {
+/// When each kind of failure was last logged.
+#[derive(Default)]
+struct LastLogged {
+    lack: Option<Time>,
+    not_opened: Option<Time>,
+}
+
+impl Incoming {
+    async fn next(&mut self) -> Connection {
         loop {
-            match self.listener.accept().await {
-                Ok((connection, _)) => {
-                    // Where it does not work, answers are merely later.
-                    connection.set_nodelay(true).unwrap_or_default();
-                    return connection;
-                }
-                Err(error) if concerns_one_connection(&error) => {}
-                Err(error) => {
-                    self.log(&error);
-                    tokio::time::sleep(PAUSE).await;
-                }
+            tokio::select! {
+                // Those that have come first are served first.
+                biased;
+                Some(opened) = self.opening.join_next() => match opened {
+                    Ok(Ok(connection)) => return connection,
+                    Ok(Err(error)) => self.not_opened(&error),
+                    // It has panicked, which the hook has reported: that peer is gone.
+                    Err(_) => {}
+                },
+                accepted = self.listener.accept() => match accepted {
+                    Ok((socket, _)) => {
+                        // Where it does not work, answers are merely later.
+                        socket.set_nodelay(true).unwrap_or_default();
+                        self.opening.spawn(Connection::open(socket, self.tls.clone(), self.cut.clone()));
+                    }
+                    Err(error) if concerns_one_connection(&error) => {}
+                    Err(error) => {
+                        if is_due(&mut self.logged.lack, self.clock.now()) {
+                            tracing::error!(%error, "cannot take connections");
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
             }
         }
     }
 
-    fn log(&mut self, error: &io::Error) {
-        let now = self.clock.now();
-        if self.logged.is_none_or(|logged| now.saturating_since(logged) >= LOG_EVERY) {
-            tracing::error!(%error, "cannot take connections");
-            self.logged = Some(now);
+    fn not_opened(&mut self, error: &NotOpened) {
+        match error {
+            NotOpened::Closed(_) | NotOpened::TooSlow | NotOpened::NotHttp2 => {
+                tracing::debug!(%error, "connection closed");
+            }
+            NotOpened::Handshake(_) | NotOpened::UnexpectedTls | NotOpened::UnexpectedPlaintext => {
+                if is_due(&mut self.logged.not_opened, self.clock.now()) {
+                    let port = self.listener.local_addr().ok();
+                    tracing::warn!(%error, ?port, "connection closed: do both sides agree on TLS (--secure-serving)?");
+                }
+            }
         }
     }
+}
+
+/// Whether [`LOG_EVERY`] has passed, in which case it begins anew.
+fn is_due(logged: &mut Option<Time>, now: Time) -> bool {
+    let due = logged.is_none_or(|logged| now.saturating_since(logged) >= LOG_EVERY);
+    if due {
+        *logged = Some(now);
+    }
+    due
 }
 
 /// The peer was gone again, or the network reported an earlier fault: the next connection may be fine.

@@ -1,6 +1,9 @@
 //! `epp`: wires the parts of Sluice together and decides nothing.
 
+mod certificate;
+mod connection;
 mod debug;
+mod descriptors;
 mod flags;
 mod health;
 mod listen;
@@ -12,6 +15,7 @@ mod serve;
 mod signals;
 mod tasks;
 mod tls;
+mod tls_options;
 
 use std::process::ExitCode;
 

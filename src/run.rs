@@ -22,7 +22,8 @@ use crate::pool_view::PoolView;
 use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
 use crate::tasks::RuntimeTasks;
-use crate::{logging, tls};
+use crate::tls::Tls;
+use crate::{descriptors, logging};
 
 /// The command line or the configuration is wrong (`EX_USAGE`).
 const EXIT_SETUP: u8 = 64;
@@ -74,6 +75,9 @@ fn run(line: &CommandLine) -> Result<(), Failure> {
     for flag in &line.ignored {
         tracing::warn!(flag, "flag has no effect in this version");
     }
+    for warning in flags.warnings() {
+        tracing::warn!("{warning}");
+    }
     let assembled = load(flags)?;
     for warning in &assembled.warnings {
         tracing::warn!("{warning}");
@@ -111,8 +115,8 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
                     (endpoints from Kubernetes are not available in this version)";
         return Err(Failure::setup(what));
     };
-    let tls = flags.secure_serving.then(|| tls::server_config(flags.certificate_directory()));
-    let tls = tls.transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
+    let tls = flags.tls().map(Tls::new).transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
+    check_descriptors(flow_control.as_ref());
 
     let clock = Arc::new(SystemClock::start());
     let registry = Registry::new();
@@ -159,7 +163,18 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     };
     let service = Service::new(Arc::new(router), clock, metrics, service_settings);
     let max_message = max_message(flags, max_request_body);
-    Ok(Parts { flags: flags.clone(), service, max_message, tls, registry, admission, view, tasks })
+    let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
+    Ok(Parts { flags: flags.clone(), service, max_message, max_reply, tls, registry, admission, view, tasks })
+}
+
+/// Raises the limit of file descriptors, and says so if that is not enough for what may wait.
+fn check_descriptors(flow_control: Option<&FlowControl>) {
+    let waiting = flow_control.map_or(0, |FlowControl { config, desired }| descriptors::most_waiting(config, desired));
+    let needed = descriptors::needed(waiting);
+    if let Some(limit) = descriptors::raise_limit().filter(|limit| *limit < needed) {
+        let what = "too few file descriptors for the requests that may wait: raise the limit (ulimit -n)";
+        tracing::warn!(limit, needed, waiting, "{what}");
+    }
 }
 
 /// The engine knows the pool, and hears of every change of it, before the first request comes.

@@ -1,3 +1,5 @@
+//! What serves, from the opening of the ports to the end of the last stream.
+
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -8,7 +10,8 @@ use sluice_flow::Signal;
 use sluice_router::admission::Admission;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tonic::transport::{Server, ServerTlsConfig};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
 
 use crate::flags::Flags;
 use crate::health::Readiness;
@@ -16,6 +19,13 @@ use crate::listen::{bind, connections};
 use crate::metrics_server;
 use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
+use crate::tls::Tls;
+
+/// A connection on which nothing arrives for this long is asked for a sign of life, and closed if none comes within the
+/// same time again: what the requests of a dead proxy hold is then free.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How long streams that are cut may take to give back what they hold.
+const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What serving needs.
 #[derive(Debug)]
@@ -24,7 +34,9 @@ pub(crate) struct Parts {
     pub(crate) service: Service,
     /// Bytes of the largest gRPC message taken.
     pub(crate) max_message: usize,
-    pub(crate) tls: Option<ServerTlsConfig>,
+    /// Bytes of the largest gRPC message sent.
+    pub(crate) max_reply: usize,
+    pub(crate) tls: Option<Tls>,
     pub(crate) registry: Registry,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
@@ -35,6 +47,7 @@ pub(crate) struct Parts {
 ///
 /// ```text
 /// signal ─> not serving ──drain_timeout──> no new streams ──stream_drain_timeout──> running streams are cut
+///                                          no more waiting
 ///           second signal at any point: out at once, by `StopSignals`
 /// ```
 pub(crate) async fn serve(
@@ -42,7 +55,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_message, tls, registry, admission, view, tasks } = parts;
+    let Parts { flags, service, max_message, max_reply, tls, registry, admission, view, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -51,14 +64,22 @@ pub(crate) async fn serve(
     let readiness = Readiness::default();
     tasks.spawn("health", Criticality::Critical, serve_health(health, readiness.clone()));
     tasks.spawn("metrics", Criticality::Critical, serve_metrics(metrics, registry, view));
+    let acceptor = tls.map(|Tls { acceptor, follower }| {
+        if let Some(follower) = follower.filter(|_| flags.enable_cert_reload) {
+            tasks.spawn("certificate", Criticality::Critical, follower.follow());
+        }
+        acceptor
+    });
     let (stop, stopped) = oneshot::channel();
-    let mut builder = ext_proc_builder(tls)?;
-    let server = builder
-        .add_service(service.clone().into_server(max_message))
+    let cut = CancellationToken::new();
+    let incoming = connections(ext_proc, acceptor, cut.clone());
+    let server = ext_proc_builder()
+        .add_service(service.clone().into_server(max_message).max_encoding_message_size(max_reply))
         .add_service(readiness.clone().into_server())
         // A dropped sender also means stop.
-        .serve_with_incoming_shutdown(connections(ext_proc), async { stopped.await.unwrap_or_default() });
+        .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     tokio::pin!(server);
+    readiness.start_serving();
     let (ext_proc, health, metrics) = addresses;
     tracing::info!(%ext_proc, %health, %metrics, tls = flags.secure_serving, "serving");
 
@@ -80,6 +101,8 @@ pub(crate) async fn serve(
         // Whatever waits is answered now, and nothing new is let in.
         admission.observe(Signal::Drain);
     }
+    // Their streams would hold up the server's way out.
+    readiness.stop();
     let streams = service.open_streams();
     tracing::info!(streams, limit = ?flags.stream_drain_timeout, "no new streams: waiting for running ones");
     // The server may have gone by itself just now: then there is nobody to tell.
@@ -87,11 +110,21 @@ pub(crate) async fn serve(
     tokio::select! {
         ended = &mut server => ended.context("external processor")?,
         () = tokio::time::sleep(flags.stream_drain_timeout) => {
-            tracing::warn!(streams = service.open_streams(), "streams cut: they did not end in time");
+            let streams = service.open_streams();
+            cut.cancel();
+            let gone = tokio::time::timeout(CUT_TIMEOUT, all_gone(&service)).await.is_ok();
+            tracing::warn!(streams, gone, "streams cut: they did not end in time");
         }
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Until every stream has been cleaned up.
+async fn all_gone(service: &Service) {
+    while service.open_streams() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 fn server_ended(ended: Result<(), tonic::transport::Error>) -> anyhow::Error {
@@ -106,22 +139,21 @@ fn task_ended(task: &str) -> anyhow::Error {
 /// a burst or the picker stalls for a moment: the bound on streams that were reset before they were accepted, and the
 /// connection window, from which the bound on small unread frames derives. The number of concurrent streams is left
 /// unlimited, since Envoy opens up to 1,024 before it reads a limit and fails those beyond it.
-fn ext_proc_builder(tls: Option<ServerTlsConfig>) -> anyhow::Result<Server> {
-    let builder = Server::builder()
+fn ext_proc_builder() -> Server {
+    Server::builder()
         .http2_max_pending_accept_reset_streams(Some(1_000_000))
         .http2_max_local_error_reset_streams(None)
         .initial_connection_window_size(64 << 20)
         .initial_stream_window_size(1 << 20)
-        .http2_keepalive_interval(Some(Duration::from_secs(60)));
-    match tls {
-        Some(tls) => builder.tls_config(tls).context("the certificate"),
-        None => Ok(builder),
-    }
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
 }
 
 async fn serve_health(listener: TcpListener, readiness: Readiness) {
-    let served =
-        Server::builder().add_service(readiness.into_server()).serve_with_incoming(connections(listener)).await;
+    let incoming = connections(listener, None, CancellationToken::new());
+    let mut server =
+        Server::builder().http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
+    let served = server.add_service(readiness.into_server()).serve_with_incoming(incoming).await;
     tracing::error!(?served, "health server ended");
 }
 

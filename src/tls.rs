@@ -1,117 +1,61 @@
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tonic::transport::{Identity, Server, ServerTlsConfig};
+use anyhow::Context as _;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::ResolvesServerCert;
+use tokio_rustls::TlsAcceptor;
 
-/// A peer that has not finished its handshake by then is sent away.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::certificate::{CurrentCertificate, Follower, self_signed};
+use crate::tls_options::{CipherSuites, MinVersion};
 
-/// The certificate in `directory` (tls.crt, tls.key), or a self-signed one made now. Gateways do not verify the
-/// latter: it keeps the traffic private, it does not prove who answers. What is returned works: everything that can
-/// be wrong with the files is an error, which names them.
-pub(crate) fn server_config(directory: Option<&Path>) -> anyhow::Result<ServerTlsConfig> {
-    let Some(directory) = directory else {
-        return Ok(config(self_signed()?));
-    };
-    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
-    let config = config(Identity::from_pem(read_certificate(&certificate)?, read_key(&key)?));
-    // The server would find out later, without the names.
-    Server::builder()
-        .tls_config(config.clone())
-        .with_context(|| format!("--cert-path: {} and {}", certificate.display(), key.display()))?;
-    Ok(config)
+/// How the external processor speaks TLS.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TlsSettings<'a> {
+    /// Where tls.crt and tls.key are; none: a certificate is made now.
+    pub(crate) directory: Option<&'a Path>,
+    pub(crate) min_version: MinVersion,
+    /// None: all.
+    pub(crate) cipher_suites: Option<&'a CipherSuites>,
 }
 
-fn config(identity: Identity) -> ServerTlsConfig {
-    ServerTlsConfig::new().identity(identity).timeout(HANDSHAKE_TIMEOUT)
+/// A server of TLS that works: what can be wrong with the settings and the files was found out.
+pub(crate) struct Tls {
+    pub(crate) acceptor: TlsAcceptor,
+    /// To be run where changes of the files are to be followed; there is none for a certificate that was made.
+    pub(crate) follower: Option<Follower>,
 }
 
-fn read_certificate(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let pem = read(path)?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let chain = chain.with_context(|| format!("--cert-path: {}", path.display()))?;
-    ensure!(!chain.is_empty(), "--cert-path: {} holds no certificate in PEM", path.display());
-    Ok(pem)
-}
-
-fn read_key(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let pem = read(path)?;
-    match PrivateKeyDer::from_pem_slice(&pem) {
-        Ok(_) => Ok(pem),
-        Err(rustls::pki_types::pem::Error::NoItemsFound) => {
-            anyhow::bail!("--cert-path: {} holds no private key in PEM", path.display())
+impl Tls {
+    pub(crate) fn new(settings: TlsSettings<'_>) -> anyhow::Result<Self> {
+        let TlsSettings { directory, min_version, cipher_suites } = settings;
+        let mut provider = aws_lc_rs::default_provider();
+        if let Some(suites) = cipher_suites {
+            suites.restrict(&mut provider);
         }
-        // Its text could quote the file.
-        Err(_) => anyhow::bail!("--cert-path: {}: not valid PEM", path.display()),
+        let provider = Arc::new(provider);
+        let (follower, certificate): (_, Arc<dyn ResolvesServerCert>) = match directory {
+            None => (None, Arc::new(CurrentCertificate::new(self_signed(&provider)?))),
+            Some(directory) => {
+                let follower = Follower::start(directory, Arc::clone(&provider))?;
+                let certificate = follower.current();
+                (Some(follower), certificate)
+            }
+        };
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&min_version.versions())
+            .context("--tls-min-version with --tls-cipher-suites")?
+            .with_no_client_auth()
+            .with_cert_resolver(certificate);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), follower })
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("--cert-path: cannot read {}", path.display()))
-}
-
-/// ECDSA P-256, the default of the library.
-fn self_signed() -> anyhow::Result<Identity> {
-    let key = rcgen::KeyPair::generate().context("making a key")?;
-    let mut parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()])?;
-    parameters.distinguished_name.push(rcgen::DnType::OrganizationName, "Sluice");
-    let certificate = parameters.self_signed(&key).context("signing the certificate")?;
-    Ok(Identity::from_pem(certificate.pem(), key.serialize_pem()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pair() -> (String, String) {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        (parameters.self_signed(&key).unwrap().pem(), key.serialize_pem())
-    }
-
-    fn mistake(certificate: &str, key: &str) -> Option<String> {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("tls.crt"), certificate).unwrap();
-        std::fs::write(directory.path().join("tls.key"), key).unwrap();
-        server_config(Some(directory.path())).err().map(|error| format!("{error:#}"))
-    }
-
-    #[test]
-    fn a_good_pair_is_taken_and_so_is_none() {
-        let (certificate, key) = pair();
-        assert_eq!(mistake(&certificate, &key), None);
-        assert!(server_config(None).is_ok());
-    }
-
-    #[test]
-    fn what_is_wrong_names_the_flag_and_the_file() {
-        let (certificate, key) = pair();
-        let (_, other_key) = pair();
-        let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let garbage_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        let broken = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
-        for (certificate, key, files) in [
-            ("", key.as_str(), &["tls.crt"][..]),
-            ("nonsense", &key, &["tls.crt"]),
-            (broken, &key, &["tls.crt"]),
-            (garbage, &key, &["tls.crt"]),
-            (&key, &key, &["tls.crt"]),
-            (&certificate, "", &["tls.key"]),
-            (&certificate, "nonsense", &["tls.key"]),
-            (&certificate, &certificate, &["tls.key"]),
-            (&certificate, garbage_key, &["tls.key"]),
-            (&certificate, &other_key, &["tls.crt", "tls.key"]),
-        ] {
-            let mistake = mistake(certificate, key).unwrap_or_default();
-            assert!(mistake.starts_with("--cert-path: "), "{mistake:?}");
-            assert!(files.iter().all(|file| mistake.contains(file)), "{mistake:?}");
-            assert!(!mistake.contains('\n'), "{mistake:?}");
-            println!("{mistake}");
-        }
-        let nowhere = server_config(Some(Path::new("/nowhere"))).unwrap_err();
-        assert!(format!("{nowhere:#}").contains("--cert-path: cannot read /nowhere/tls.crt"));
+/// Without the keys.
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("follower", &self.follower).finish_non_exhaustive()
     }
 }

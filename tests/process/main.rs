@@ -1,0 +1,12 @@
+//! The process as its supervisor and its peers see it: exit codes, signals, health, TLS, and what it does when the system
+//! gives it nothing.
+#![expect(clippy::disallowed_methods, reason = "waits for another process, which has a clock of its own")]
+#![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
+mod client;
+mod connections;
+mod health;
+mod setup;
+mod signals;
+mod support;
+mod tls;
