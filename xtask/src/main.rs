@@ -8,6 +8,7 @@ mod demo;
 mod fuzz;
 mod soak;
 mod structure;
+mod templates;
 mod test;
 
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Loads a pool with every kind of request and ending and compares the picker's ledger with the engines
     Soak(soak::Arguments),
+    /// Makes the configurations in deploy/envoy from one source
+    Templates(templates::Arguments),
     /// Checks everything that a change must hold: format, structure, lints, licences, tests
     Test,
 }
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
+        Command::Templates(arguments) => templates::run(&arguments),
         Command::Test => test::run(),
     };
     match done {

@@ -62,15 +62,21 @@ pub enum Template {
     FullDuplex,
     /// The picker sees whole requests; response bodies pass it by.
     ResponseBypass,
+    /// The picker asks for the bodies that it needs.
+    PerRequest,
+    /// The picker sees everything, and there are two of it.
+    Ha,
 }
 
 impl Template {
-    pub const ALL: [Self; 2] = [Self::FullDuplex, Self::ResponseBypass];
+    pub const ALL: [Self; 4] = [Self::FullDuplex, Self::ResponseBypass, Self::PerRequest, Self::Ha];
 
     pub fn path(self) -> PathBuf {
         let name = match self {
             Self::FullDuplex => "full-duplex.yaml",
             Self::ResponseBypass => "response-bypass.yaml",
+            Self::PerRequest => "per-request.yaml",
+            Self::Ha => "ha.yaml",
         };
         workspace::root().join("deploy/envoy").join(name)
     }
@@ -169,6 +175,36 @@ mod tests {
         assert_ne!(full_duplex.document.to_json(), bypass.document.to_json());
         full_duplex.set_ext_proc("processing_mode/response_body_mode", "NONE").unwrap();
         assert_eq!(full_duplex.document.to_json(), bypass.document.to_json());
+    }
+
+    #[test]
+    fn no_client_names_a_destination_and_waiting_requests_are_not_timed_out() {
+        for template in Template::ALL {
+            let mut config = EnvoyConfig::from_template(template).unwrap();
+            let manager = CONNECTION_MANAGER;
+            let filters = config.document.list(&format!("{manager}/http_filters")).unwrap();
+            let names: Vec<_> = filters.iter().map(|filter| filter["name"].as_str().unwrap()).collect();
+            assert_eq!(
+                names[..2],
+                ["envoy.filters.http.header_mutation", "envoy.filters.http.ext_proc"],
+                "{template:?}"
+            );
+            let mutations = &filters[0]["typed_config"]["mutations"];
+            assert_eq!(mutations, &json!({"request_mutations": [{"remove": "x-gateway-destination-endpoint"}]}));
+            let ext_proc = filters[1]["typed_config"].clone();
+            assert_eq!(ext_proc["message_timeout"], "3600s", "{template:?}");
+            let retry = &ext_proc["grpc_service"]["retry_policy"];
+            assert_eq!(retry["retry_host_predicate"][0]["name"], "envoy.retry_host_predicates.previous_hosts");
+            let mode = &ext_proc["processing_mode"];
+            for trailers in ["request_trailer_mode", "response_trailer_mode"] {
+                assert_eq!(mode[trailers], "SEND", "{template:?}");
+            }
+            // The picker may choose the modes in one file only, and only there is it told so.
+            let per_request = template == Template::PerRequest;
+            assert_eq!(ext_proc.get("allow_mode_override").is_some(), per_request);
+            let told = json!([{"key": "x-sluice-mode-override", "value": "allowed"}]);
+            assert_eq!(ext_proc["grpc_service"].get("initial_metadata"), per_request.then_some(&told));
+        }
     }
 
     #[test]
