@@ -14,7 +14,9 @@ use sluice_extproc::{Metrics, RefusalStyle, Service, ServiceSettings};
 use sluice_flow::Signal;
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
-use sluice_router::{FlowCollector, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate};
+use sluice_router::{
+    FlowCollector, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate, TenantLabels,
+};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::flags::{CommandLine, ConfigSource, Flags};
@@ -122,8 +124,9 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let registry = Registry::new();
     let legacy_names = settings.metrics.legacy_names;
     let max_tenants = usize::try_from(settings.metrics.max_tenants).unwrap_or(usize::MAX);
+    let tenants = TenantLabels::new(max_tenants, clock.clone());
     let metrics =
-        Metrics::register(&registry, flags.pool_name(), max_tenants, legacy_names).context("registering metrics")?;
+        Metrics::register(&registry, flags.pool_name(), tenants, legacy_names).context("registering metrics")?;
     let table = Arc::new(EndpointTable::default());
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 

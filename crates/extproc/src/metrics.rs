@@ -1,11 +1,13 @@
-use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
-use sluice_core::Request;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+use sluice_core::{Priority, Request};
 use sluice_flow::Outcome;
-use sluice_router::{DEFAULT_TENANT, Identity};
+use sluice_router::{DEFAULT_TENANT, Identity, OTHER, TenantLabel, TenantLabels, Twin};
 
 /// At most this many different model names become label values; later ones are counted as `other`. They come from
 /// clients, who could otherwise fill the memory with them.
@@ -13,9 +15,6 @@ const MAX_MODELS: usize = 1_000;
 
 /// Bytes of a longer value would only fill the memory.
 const MAX_LENGTH: usize = 256;
-
-/// What every value stands under that is not told apart.
-const OTHER: &str = "other";
 
 /// Labels of series that tell requests apart.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
@@ -30,6 +29,13 @@ const QUEUE_BUCKETS: [f64; 16] =
 /// What the request path counts.
 #[derive(Debug)]
 pub struct Metrics {
+    families: Arc<Families>,
+    models: ModelNames,
+    tenants: TenantLabels,
+}
+
+#[derive(Debug)]
+struct Families {
     requests: IntCounterVec,
     errors: IntCounterVec,
     running: IntGaugeVec,
@@ -38,81 +44,129 @@ pub struct Metrics {
     /// Value of the label `inference_pool`.
     pool: String,
     legacy: Option<Legacy>,
-    models: LabelValues,
-    tenants: LabelValues,
+    /// The series that were made for each value of `fairness_id`.
+    series: Mutex<BTreeMap<Arc<str>, TenantSeries>>,
 }
 
-/// The values of a label that clients choose.
-#[derive(Debug)]
-struct LabelValues {
-    known: Mutex<BTreeSet<String>>,
-    max: usize,
-}
-
-impl LabelValues {
-    const fn at_most(max: usize) -> Self {
-        Self { known: Mutex::new(BTreeSet::new()), max }
-    }
-
-    /// `value`, or `other` if it is too long or there are too many already.
-    fn admit(&self, value: &str) -> String {
-        let mut known = self.lock();
-        if !known.contains(value) {
-            if value.len() > MAX_LENGTH || known.len() >= self.max {
-                return OTHER.to_owned();
-            }
-            known.insert(value.to_owned());
-        }
-        value.to_owned()
-    }
-
-    /// `value` if it was admitted before or is empty, else `other`: what failed takes no place.
-    fn known(&self, value: &str) -> String {
-        let known = value.is_empty() || self.lock().contains(value);
-        if known { value.to_owned() } else { OTHER.to_owned() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The same under the names of earlier releases.
+/// The same under the names of earlier releases, where their labels differ.
 #[derive(Debug)]
 struct Legacy {
     requests: IntCounterVec,
     errors: IntCounterVec,
     running: IntGaugeVec,
-    queue_duration: HistogramVec,
+}
+
+/// The series of one tenant, so that they are looked up without making strings and dropped with the tenant.
+#[derive(Debug, Default)]
+struct TenantSeries {
+    placed: BTreeMap<(Arc<str>, Priority), Arc<Placed>>,
+    queue_duration: BTreeMap<(Arc<str>, Priority, &'static str), Histogram>,
+    errors: BTreeMap<(Arc<str>, Priority, &'static str), IntCounter>,
+}
+
+/// What counts the requests of one tenant, model and priority that got an endpoint.
+#[derive(Debug)]
+struct Placed {
+    requests: Vec<IntCounter>,
+    /// None for requests without a model.
+    running: Vec<IntGauge>,
+}
+
+/// The names of models that clients choose.
+#[derive(Debug)]
+struct ModelNames {
+    known: Mutex<BTreeSet<Arc<str>>>,
+    max: usize,
+    none: Arc<str>,
+    other: Arc<str>,
 }
 
 /// Label values of one request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Labels {
-    model: String,
-    fairness_id: String,
-    priority: String,
-}
-
-impl Default for Labels {
-    fn default() -> Self {
-        Self { model: String::new(), fairness_id: DEFAULT_TENANT.to_owned(), priority: "0".to_owned() }
-    }
+    model: Option<Arc<str>>,
+    tenant: Arc<str>,
+    priority: Priority,
+    /// Keeps the tenant's label value for as long as the request lives; none before the request was let in.
+    held: Option<TenantLabel>,
 }
 
 /// Counts a request as running until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Running(Vec<IntGauge>);
+pub(crate) struct Running(Arc<Placed>);
 
 impl Metrics {
-    /// `pool` is what the label `inference_pool` says, `max_tenants` how many fairness ids become label values, later
-    /// ones being counted as `other`; `legacy_names` also emits the series under their deprecated names.
+    /// `pool` is what the label `inference_pool` says; `legacy_names` also emits the series under their deprecated names.
     pub fn register(
         registry: &Registry,
         pool: &str,
-        max_tenants: usize,
+        tenants: TenantLabels,
         legacy_names: bool,
     ) -> Result<Self, prometheus::Error> {
+        let families = Arc::new(Families::register(registry, pool, legacy_names)?);
+        let listener = Arc::clone(&families);
+        tenants.on_forget(move |tenant| listener.forget(tenant));
+        Ok(Self { families, models: ModelNames::at_most(MAX_MODELS), tenants })
+    }
+
+    /// Nothing is counted yet, and no label value taken.
+    pub(crate) fn labels(&self, identity: &Identity) -> Labels {
+        Labels { tenant: Arc::clone(&identity.tenant), priority: identity.priority, ..Labels::default() }
+    }
+
+    /// A request got its endpoint. It counts as running until the value returned is dropped; a request without a
+    /// model does not.
+    pub(crate) fn placed(&self, labels: &mut Labels) -> Running {
+        let model = self.models.admit(labels.model.as_ref());
+        let priority = labels.priority;
+        let placed = self.families.placed(labels.hold(&self.tenants), &model, priority);
+        placed.requests.iter().for_each(IntCounter::inc);
+        placed.running.iter().for_each(IntGauge::inc);
+        Running(placed)
+    }
+
+    /// Admission ended with `outcome` after `waited`.
+    pub(crate) fn queued(&self, labels: &mut Labels, outcome: Outcome, waited: Duration) {
+        if !is_refusal(outcome) {
+            labels.hold(&self.tenants);
+        }
+        let model = self.models.known(labels.model.as_ref());
+        labels.known(&self.tenants, |tenant| {
+            let series = self.families.queue_duration(tenant, &model, labels.priority, outcome);
+            series.observe(waited.as_secs_f64());
+        });
+    }
+
+    pub(crate) fn objective_not_found(&self) {
+        self.families.objectives_not_found.inc();
+    }
+
+    /// A request failed or was refused.
+    pub(crate) fn failed(&self, labels: &Labels, error_code: &'static str) {
+        let model = self.models.known(labels.model.as_ref());
+        labels.known(&self.tenants, |tenant| {
+            self.families.errors(tenant, &model, labels.priority, error_code).inc();
+        });
+        if let Some(legacy) = &self.families.legacy {
+            legacy.errors.with_label_values(&[&*model, &*model, error_code]).inc();
+        }
+    }
+}
+
+/// The request was never in a queue.
+const fn is_refusal(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::RejectedCapacity | Outcome::RejectedNoEndpoints | Outcome::RejectedOther => true,
+        Outcome::Dispatched
+        | Outcome::EvictedTtl
+        | Outcome::EvictedNoEndpoints
+        | Outcome::EvictedContextCancelled
+        | Outcome::EvictedOther => false,
+    }
+}
+
+impl Families {
+    fn register(registry: &Registry, pool: &str, legacy_names: bool) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| -> Result<_, prometheus::Error> {
             let family = IntCounterVec::new(Opts::new(name, help), labels)?;
             registry.register(Box::new(family.clone()))?;
@@ -123,17 +177,18 @@ impl Metrics {
             registry.register(Box::new(family.clone()))?;
             Ok(family)
         };
-        let histogram = |name: &str, help: &str| -> Result<_, prometheus::Error> {
-            let options = HistogramOpts::new(name, help).buckets(QUEUE_BUCKETS.to_vec());
-            let family = HistogramVec::new(options, &QUEUE_LABELS)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(family)
-        };
         let objectives_not_found = IntCounter::new(
             "llm_d_epp_objective_not_found_total",
             "requests with an objective that nobody has defined",
         )?;
         registry.register(Box::new(objectives_not_found.clone()))?;
+        let queue_duration = HistogramOpts::new(
+            "llm_d_epp_flow_control_request_queue_duration_seconds",
+            "time from asking for admission until the request was started or dropped, by how it ended",
+        );
+        let queue_duration = HistogramVec::new(queue_duration.buckets(QUEUE_BUCKETS.to_vec()), &QUEUE_LABELS)?;
+        let deprecated = "inference_extension_flow_control_request_queue_duration_seconds";
+        registry.register(Box::new(Twin::new(queue_duration.clone(), legacy_names.then_some(deprecated))))?;
         let [model, target, fairness, priority] = LABELS;
         let legacy = || -> Result<Legacy, prometheus::Error> {
             Ok(Legacy {
@@ -152,10 +207,6 @@ impl Metrics {
                     "[Deprecated: Use llm_d_epp_request_running] requests running on an endpoint",
                     &[model],
                 )?,
-                queue_duration: histogram(
-                    "inference_extension_flow_control_request_queue_duration_seconds",
-                    "[Deprecated: Use llm_d_epp_flow_control_request_queue_duration_seconds] time until admission ended",
-                )?,
             })
         };
         Ok(Self {
@@ -166,137 +217,152 @@ impl Metrics {
                 &[model, target, fairness, priority, "error_code"],
             )?,
             running: gauge("llm_d_epp_request_running", "requests running on an endpoint", &LABELS)?,
-            queue_duration: histogram(
-                "llm_d_epp_flow_control_request_queue_duration_seconds",
-                "time from asking for admission until the request was started or dropped, by how it ended",
-            )?,
+            queue_duration,
             objectives_not_found,
             pool: pool.to_owned(),
             legacy: legacy_names.then(legacy).transpose()?,
-            models: LabelValues::at_most(MAX_MODELS),
-            tenants: LabelValues::at_most(max_tenants),
+            series: Mutex::default(),
         })
     }
 
-    pub(crate) fn labels(&self, identity: &Identity) -> Labels {
-        let fairness_id = self.tenants.admit(&identity.tenant);
-        Labels { model: String::new(), fairness_id, priority: identity.priority.to_string() }
-    }
-
-    /// A request got its endpoint. It counts as running until the value returned is dropped; a request without a
-    /// model does not.
-    pub(crate) fn placed(&self, labels: &mut Labels) -> Running {
-        labels.model = self.models.admit(&labels.model);
-        let values = labels.values();
-        let [model, target, _fairness, priority] = values;
-        self.requests.with_label_values(&values).inc();
-        if let Some(legacy) = &self.legacy {
-            legacy.requests.with_label_values(&[model, target, priority]).inc();
-        }
-        if labels.model.is_empty() {
-            return Running(Vec::new());
-        }
-        let mut gauges = vec![self.running.with_label_values(&values)];
-        gauges.extend(self.legacy.as_ref().map(|legacy| legacy.running.with_label_values(&[model])));
-        gauges.iter().for_each(IntGauge::inc);
-        Running(gauges)
-    }
-
-    /// Admission ended with `outcome` after `waited`.
-    pub(crate) fn queued(&self, labels: &Labels, outcome: Outcome, waited: Duration) {
-        let [_, _, fairness, priority] = labels.values();
-        let model = self.models.known(&labels.model);
-        let values = [fairness, priority, outcome.as_str(), &self.pool, &model, &model];
-        let twin = self.legacy.as_ref().map(|legacy| &legacy.queue_duration);
-        for family in [&self.queue_duration].into_iter().chain(twin) {
-            family.with_label_values(&values).observe(waited.as_secs_f64());
+    /// The series of `tenant`, which whoever calls keeps from being forgotten meanwhile.
+    fn of<R>(&self, tenant: &str, find: impl FnOnce(&mut TenantSeries) -> R) -> R {
+        let mut all = self.lock();
+        match all.get_mut(tenant) {
+            Some(series) => find(series),
+            None => find(all.entry(tenant.into()).or_default()),
         }
     }
 
-    pub(crate) fn objective_not_found(&self) {
-        self.objectives_not_found.inc();
+    fn placed(&self, tenant: &str, model: &Arc<str>, priority: Priority) -> Arc<Placed> {
+        self.of(tenant, |series| {
+            let make = || {
+                let priority = priority.to_string();
+                let values = [model, model, tenant, &priority];
+                let legacy = self.legacy.as_ref();
+                let older = legacy.map(|legacy| legacy.requests.with_label_values(&[&**model, model, &priority]));
+                let requests = [self.requests.with_label_values(&values)].into_iter().chain(older);
+                let running = |_: &str| {
+                    let older = legacy.map(|legacy| legacy.running.with_label_values(&[&**model]));
+                    [self.running.with_label_values(&values)].into_iter().chain(older)
+                };
+                let named = Some(&**model).filter(|model| !model.is_empty());
+                Arc::new(Placed {
+                    requests: requests.collect(),
+                    running: named.into_iter().flat_map(running).collect(),
+                })
+            };
+            Arc::clone(series.placed.entry((Arc::clone(model), priority)).or_insert_with(make))
+        })
     }
 
-    /// A request failed or was refused.
-    pub(crate) fn failed(&self, labels: &Labels, error_code: &str) {
-        let [_, _, fairness, priority] = labels.values();
-        let model = &*self.models.known(&labels.model);
-        self.errors.with_label_values(&[model, model, fairness, priority, error_code]).inc();
-        if let Some(legacy) = &self.legacy {
-            legacy.errors.with_label_values(&[model, model, error_code]).inc();
+    fn queue_duration(&self, tenant: &str, model: &Arc<str>, priority: Priority, outcome: Outcome) -> Histogram {
+        let outcome = outcome.as_str();
+        self.of(tenant, |series| {
+            let entry = series.queue_duration.entry((Arc::clone(model), priority, outcome));
+            let make = || {
+                let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
+                self.queue_duration.with_label_values(&values)
+            };
+            entry.or_insert_with(make).clone()
+        })
+    }
+
+    fn errors(&self, tenant: &str, model: &Arc<str>, priority: Priority, error_code: &'static str) -> IntCounter {
+        self.of(tenant, |series| {
+            let entry = series.errors.entry((Arc::clone(model), priority, error_code));
+            let make = || self.errors.with_label_values(&[&**model, model, tenant, &priority.to_string(), error_code]);
+            entry.or_insert_with(make).clone()
+        })
+    }
+
+    /// Drops the series of `tenant`: another takes its place.
+    fn forget(&self, tenant: &str) {
+        let Some(TenantSeries { placed, queue_duration, errors }) = self.lock().remove(tenant) else { return };
+        // What was made is there to be removed; `running` is not there for requests without a model.
+        for (model, priority) in placed.keys() {
+            let values = [&**model, model, tenant, &priority.to_string()];
+            self.requests.remove_label_values(&values).unwrap_or_default();
+            self.running.remove_label_values(&values).unwrap_or_default();
         }
+        for (model, priority, outcome) in queue_duration.keys() {
+            let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
+            self.queue_duration.remove_label_values(&values).unwrap_or_default();
+        }
+        for (model, priority, error_code) in errors.keys() {
+            let values = [&**model, model, tenant, &priority.to_string(), error_code];
+            self.errors.remove_label_values(&values).unwrap_or_default();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TenantSeries>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ModelNames {
+    fn at_most(max: usize) -> Self {
+        Self { known: Mutex::default(), max, none: "".into(), other: OTHER.into() }
+    }
+
+    /// `model`, or `other` if it is too long or there are too many already.
+    fn admit(&self, model: Option<&Arc<str>>) -> Arc<str> {
+        let Some(model) = model else { return Arc::clone(&self.none) };
+        let mut known = self.lock();
+        if !known.contains(model) {
+            if model.len() > MAX_LENGTH || known.len() >= self.max {
+                return Arc::clone(&self.other);
+            }
+            known.insert(Arc::clone(model));
+        }
+        Arc::clone(model)
+    }
+
+    /// `model` if it was admitted before or is none, else `other`: what failed takes no place.
+    fn known(&self, model: Option<&Arc<str>>) -> Arc<str> {
+        let Some(model) = model else { return Arc::clone(&self.none) };
+        Arc::clone(if self.lock().contains(model) { model } else { &self.other })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        static DEFAULT: OnceLock<Arc<str>> = OnceLock::new();
+        let tenant = Arc::clone(DEFAULT.get_or_init(|| DEFAULT_TENANT.into()));
+        Self { model: None, tenant, priority: Priority(0), held: None }
     }
 }
 
 impl Labels {
     /// Adds what the body says.
     pub(crate) fn name_model(&mut self, request: &Request) {
-        self.model = request.model.as_deref().unwrap_or_default().to_owned();
+        self.model.clone_from(&request.model);
     }
 
-    /// In the order of [`LABELS`].
-    fn values(&self) -> [&str; 4] {
-        [&self.model, &self.model, &self.fairness_id, &self.priority]
+    /// Takes a label value for the tenant, if it has none yet and one is to be had.
+    fn hold(&mut self, tenants: &TenantLabels) -> &str {
+        self.held.get_or_insert_with(|| tenants.admit(&self.tenant)).as_str()
+    }
+
+    /// Counts under the label value that the tenant has, without taking one.
+    fn known(&self, tenants: &TenantLabels, count: impl FnOnce(&str)) {
+        match &self.held {
+            Some(held) => count(held.as_str()),
+            None => count(tenants.known(&self.tenant).as_str()),
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.iter().for_each(IntGauge::dec);
+        self.0.running.iter().for_each(IntGauge::dec);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use sluice_core::Priority;
-
-    use super::*;
-
-    fn families(registry: &Registry) -> Vec<String> {
-        registry.gather().iter().map(|family| family.name().to_owned()).collect()
-    }
-
-    #[test]
-    fn running_falls_back_when_the_guard_goes() {
-        let registry = Registry::new();
-        let metrics = Metrics::register(&registry, "p", 10, true).unwrap();
-        let identity = Identity { priority: Priority(-1), tenant: "alice".into() };
-        let mut labels = Labels { model: "m".into(), ..metrics.labels(&identity) };
-        let running = metrics.placed(&mut labels);
-        let gauge = metrics.running.with_label_values(&["m", "m", "alice", "-1"]);
-        assert_eq!(gauge.get(), 1);
-        drop(running);
-        assert_eq!(gauge.get(), 0);
-        assert_eq!(metrics.requests.with_label_values(&["m", "m", "alice", "-1"]).get(), 1);
-    }
-
-    #[test]
-    fn old_names_are_a_choice() {
-        for (legacy, expected) in [(true, 3), (false, 2)] {
-            let registry = Registry::new();
-            let metrics = Metrics::register(&registry, "p", 10, legacy).unwrap();
-            metrics.failed(&Labels::default(), "BadRequest");
-            assert_eq!(families(&registry).len(), expected, "{:?}", families(&registry));
-        }
-    }
-
-    #[test]
-    fn what_fails_takes_no_place() {
-        let values = LabelValues::at_most(10);
-        assert_eq!(values.known("m"), "other");
-        values.admit("m");
-        assert_eq!(values.known("m"), "m");
-        assert_eq!(values.known(""), "");
-    }
-
-    #[test]
-    fn values_from_clients_are_bounded() {
-        let values = LabelValues::at_most(10);
-        for index in 0..10 {
-            assert_eq!(values.admit(&index.to_string()), index.to_string());
-        }
-        assert_eq!(values.admit("one more"), "other");
-        assert_eq!(values.admit("7"), "7");
-        assert_eq!(LabelValues::at_most(10).admit(&"x".repeat(MAX_LENGTH + 1)), "other");
-    }
-}
+#[path = "metrics_tests.rs"]
+mod tests;

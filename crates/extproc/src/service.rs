@@ -353,10 +353,10 @@ impl Driver {
     }
 
     /// Records how long the request waited for `outcome`.
-    fn queued(&self, outcome: sluice_flow::Outcome) {
+    fn queued(&mut self, outcome: sluice_flow::Outcome) {
         if self.shared.router.has_queues() {
             let waited = self.shared.clock.now().saturating_since(self.routing_since);
-            self.shared.metrics.queued(&self.labels, outcome, waited);
+            self.shared.metrics.queued(&mut self.labels, outcome, waited);
         }
     }
 

@@ -7,7 +7,7 @@ use futures_util::stream::BoxStream;
 use prometheus::Registry;
 use sluice_core::{Endpoint, EndpointId, EndpointUid, Request, SystemClock, TokenEstimate};
 use sluice_data::{EndpointSpec, EndpointTable};
-use sluice_router::{Gatekeeper, Identities, RouterParts};
+use sluice_router::{Gatekeeper, Identities, RouterParts, TenantLabels};
 use sluice_schedule::{Candidates, Filter, Next, Picker, Profile, ProfileHandler, ProfileResult, Scheduler};
 use tokio::sync::{mpsc, oneshot};
 use tonic::transport::server::TcpIncoming;
@@ -76,7 +76,9 @@ impl Picking {
         let scheduler = Scheduler::new(Arc::new(First), vec![profile]).unwrap();
         let router = Arc::new(router(table, scheduler));
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry, "p", 10, false).unwrap();
+        let clock = Arc::new(SystemClock::start());
+        let tenants = TenantLabels::new(10, clock.clone());
+        let metrics = Metrics::register(&registry, "p", tenants, false).unwrap();
         let settings = ServiceSettings {
             max_request_body: 1 << 20,
             refusal_style: RefusalStyle::Api,
@@ -84,7 +86,7 @@ impl Picking {
             vouched_namespace: "sluice".into(),
             id_seed: 1,
         };
-        let service = Service::new(router, Arc::new(SystemClock::start()), metrics, settings);
+        let service = Service::new(router, clock, metrics, settings);
 
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
@@ -247,7 +249,7 @@ fn made_ids_are_uuids_and_differ() {
     let service = Service::new(
         Arc::new(router(Arc::default(), scheduler)),
         Arc::new(SystemClock::start()),
-        Metrics::register(&Registry::new(), "p", 10, false).unwrap(),
+        Metrics::register(&Registry::new(), "p", TenantLabels::new(10, Arc::new(SystemClock::start())), false).unwrap(),
         ServiceSettings {
             max_request_body: 1,
             refusal_style: RefusalStyle::Api,

@@ -8,6 +8,8 @@ mod identity;
 mod in_flight;
 mod rejection;
 mod route;
+mod tenant_labels;
+mod twin;
 
 pub use flow_metrics::{FlowCollector, FlowState};
 pub use gatekeeper::{Gatekeeper, SheddingGate};
@@ -15,3 +17,5 @@ pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectiv
 pub use in_flight::InFlight;
 pub use rejection::Rejection;
 pub use route::{Intent, Routed, Router, RouterParts};
+pub use tenant_labels::{OTHER, TenantLabel, TenantLabels};
+pub use twin::Twin;

@@ -1,0 +1,127 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sluice_core::{Clock, Time};
+
+use super::*;
+
+#[derive(Debug, Default)]
+struct ByHand(AtomicU64);
+
+impl Clock for ByHand {
+    fn now(&self) -> Time {
+        Time::from_secs(self.0.load(Ordering::Relaxed))
+    }
+}
+
+struct World {
+    registry: Registry,
+    clock: Arc<ByHand>,
+    metrics: Metrics,
+}
+
+fn world(max_tenants: usize, legacy_names: bool) -> World {
+    let (registry, clock) = (Registry::new(), Arc::new(ByHand::default()));
+    let tenants = TenantLabels::new(max_tenants, clock.clone());
+    let metrics = Metrics::register(&registry, "p", tenants, legacy_names).unwrap();
+    World { registry, clock, metrics }
+}
+
+impl World {
+    fn labels(&self, tenant: &str) -> Labels {
+        let labels = self.metrics.labels(&Identity { priority: Priority(-1), tenant: tenant.into() });
+        Labels { model: Some("m".into()), ..labels }
+    }
+
+    /// Lines of the page that name `tenant`.
+    fn series_of(&self, tenant: &str) -> Vec<String> {
+        let page = prometheus::TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap();
+        let label = format!(r#"fairness_id="{tenant}""#);
+        page.lines().filter(|line| line.contains(&label)).map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn running_falls_back_when_the_guard_goes() {
+    let world = world(10, true);
+    let running = world.metrics.placed(&mut world.labels("alice"));
+    let gauge = world.metrics.families.running.with_label_values(&["m", "m", "alice", "-1"]);
+    assert_eq!(gauge.get(), 1);
+    drop(running);
+    assert_eq!(gauge.get(), 0);
+    assert_eq!(world.metrics.families.requests.with_label_values(&["m", "m", "alice", "-1"]).get(), 1);
+}
+
+#[test]
+fn a_request_without_a_model_does_not_count_as_running() {
+    let world = world(10, true);
+    let _running = world.metrics.placed(&mut Labels { model: None, ..world.labels("alice") });
+    assert_eq!(world.metrics.families.requests.with_label_values(&["", "", "alice", "-1"]).get(), 1);
+    assert!(!world.registry.gather().iter().any(|family| family.name().contains("running")));
+}
+
+#[test]
+fn old_names_are_a_choice() {
+    for (legacy, expected) in [(true, 5), (false, 3)] {
+        let world = world(10, legacy);
+        world.metrics.failed(&Labels::default(), "BadRequest");
+        world.metrics.queued(&mut Labels::default(), Outcome::Dispatched, Duration::ZERO);
+        let names: Vec<String> = world.registry.gather().iter().map(|family| family.name().to_owned()).collect();
+        assert_eq!(names.len(), expected, "{names:?}");
+    }
+}
+
+#[test]
+fn what_fails_takes_no_place() {
+    let models = ModelNames::at_most(10);
+    let model: Arc<str> = "m".into();
+    assert_eq!(&*models.known(Some(&model)), "other");
+    models.admit(Some(&model));
+    assert_eq!(&*models.known(Some(&model)), "m");
+    assert_eq!(&*models.known(None), "");
+}
+
+#[test]
+fn model_names_are_bounded() {
+    let models = ModelNames::at_most(10);
+    let admit = |name: &str| models.admit(Some(&name.into())).to_string();
+    for index in 0..10 {
+        assert_eq!(admit(&index.to_string()), index.to_string());
+    }
+    assert_eq!(admit("one more"), "other");
+    assert_eq!(admit("7"), "7");
+    assert_eq!(&*ModelNames::at_most(10).admit(Some(&"x".repeat(MAX_LENGTH + 1).into())), "other");
+}
+
+#[test]
+fn a_refused_request_takes_no_label_value_of_a_tenant() {
+    let world = world(2, false);
+    for index in 0..100 {
+        let mut labels = world.labels(&format!("made-up-{index}"));
+        world.metrics.queued(&mut labels, Outcome::RejectedCapacity, Duration::ZERO);
+        world.metrics.failed(&labels, "ResourceExhausted");
+    }
+    assert_eq!(world.series_of("made-up-7"), [""; 0]);
+    assert!(!world.series_of("other").is_empty());
+
+    let mut waited = world.labels("alice");
+    world.metrics.queued(&mut waited, Outcome::EvictedTtl, Duration::from_secs(1));
+    world.metrics.failed(&waited, "ResourceExhausted");
+    assert!(world.series_of("alice").iter().any(|line| line.contains("EvictedTTL")));
+    assert!(world.series_of("alice").iter().any(|line| line.contains("ResourceExhausted")));
+}
+
+#[test]
+fn a_tenant_that_gave_its_value_to_another_leaves_no_series() {
+    let world = world(1, true);
+    let mut alice = world.labels("alice");
+    let running = world.metrics.placed(&mut alice);
+    world.metrics.queued(&mut alice, Outcome::Dispatched, Duration::ZERO);
+    world.metrics.failed(&alice, "ModelServerError");
+    drop((running, alice));
+    world.clock.0.store(1_000, Ordering::Relaxed);
+
+    drop(world.metrics.placed(&mut world.labels("bob")));
+    assert_eq!(world.series_of("alice"), [""; 0]);
+    assert!(!world.series_of("bob").is_empty());
+    assert!(world.metrics.families.lock().keys().eq([&Arc::from("bob")]));
+}
