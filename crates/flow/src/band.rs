@@ -9,7 +9,7 @@ use sluice_core::Priority;
 use crate::config::{BandConfig, Budgets, OTHER_TENANT};
 use crate::gate::Gate;
 use crate::heap::Heap;
-use crate::load::{EndpointKey, Load, Partitions, PerPartition};
+use crate::load::{EndpointKey, Partitions, PerPartition};
 use crate::policy::{Fairness, Rank};
 use crate::ticket::{FlowId, Ticket};
 
@@ -49,8 +49,23 @@ impl Waiting {
     }
 }
 
-/// Waiting work by the partitions it would weigh on.
-pub(crate) type Demand = PerPartition<Load>;
+/// Waiting work, in the unit of the saturation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Demand {
+    requests: u64,
+    units: u64,
+}
+
+impl Demand {
+    /// The units of `room` of the requests, taken to be of a middling size if that is not all of them.
+    fn of_at_most(self, room: u64) -> u64 {
+        if self.requests <= room {
+            return self.units;
+        }
+        let share = (u128::from(self.units) * u128::from(room)).div_ceil(u128::from(self.requests));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
 
 /// One tenant's queue in one band.
 #[derive(Debug)]
@@ -59,8 +74,9 @@ pub(crate) struct Flow {
     /// Queued tickets; parked ones are not among them.
     pub(crate) queue: Heap<Rank>,
     pub(crate) waiting: Waiting,
-    /// Queued and parked tickets that may use the whole pool.
-    pub(crate) demand: Demand,
+    /// Queued tickets that may use the whole pool, by the partitions they would weigh on; counted only where
+    /// something can be evicted for them.
+    demand: PerPartition<Demand>,
     /// Leases, granted and started.
     pub(crate) in_flight: u64,
     /// Tickets in any state.
@@ -109,8 +125,8 @@ pub(crate) struct Band {
     /// Flows with a dispatchable head.
     active: usize,
     pub(crate) waiting: Waiting,
-    /// The demand of all flows that are not capped.
-    pub(crate) demand: Demand,
+    /// The units of what waits in all flows, as far as each may hold more leases.
+    pub(crate) demand: PerPartition<u64>,
     /// Waiting tickets that may use only some endpoints, by those endpoints.
     pub(crate) hinted: BTreeMap<Arc<[EndpointKey]>, u64>,
     /// Waiting tickets in the order of arrival; kept only where newcomers displace.
@@ -135,7 +151,7 @@ impl Band {
             max_in_flight_per_flow,
             active: 0,
             waiting: Waiting::default(),
-            demand: Demand::default(),
+            demand: PerPartition::default(),
             hinted: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             tickets: 0,
@@ -161,7 +177,7 @@ impl Band {
             tenant: Arc::clone(&tenant),
             queue: Heap::default(),
             waiting: Waiting::default(),
-            demand: Demand::default(),
+            demand: PerPartition::default(),
             in_flight: 0,
             tickets: 0,
             capped: self.max_in_flight_per_flow == 0,
@@ -207,36 +223,62 @@ impl Band {
 
     /// The flow holds one lease more (or less), which may bring it to its limit (or back).
     pub(crate) fn count_lease(&mut self, flow: FlowId, delta: LeaseDelta) {
+        let limited = self.max_in_flight_per_flow < u64::MAX;
+        if limited {
+            self.add_demand(flow, u64::saturating_sub);
+        }
         let entry = &mut self.flows[flow];
         match delta {
             LeaseDelta::Charged => entry.in_flight += 1,
             LeaseDelta::Ended => entry.in_flight -= 1,
         }
         let capped = entry.in_flight >= self.max_in_flight_per_flow;
-        if capped == entry.capped {
-            return;
-        }
+        let changed = capped != entry.capped;
         entry.capped = capped;
-        for (sum, part) in self.demand.iter_mut().zip(entry.demand) {
-            if capped { sum.sub(part) } else { sum.add(part) }
+        if limited {
+            self.add_demand(flow, u64::saturating_add);
         }
-        self.sync_head(flow);
+        if changed {
+            self.sync_head(flow);
+        }
     }
 
-    /// One ticket that may use the whole pool begins (or ceases) to wait.
-    pub(crate) fn count_demand(&mut self, flow: FlowId, partitions: Partitions, load: Load, waits: bool) {
+    /// One ticket of `units` that may use the whole pool begins (or ceases) to wait.
+    pub(crate) fn count_demand(&mut self, flow: FlowId, partitions: Partitions, units: u64, waits: bool) {
+        self.add_demand(flow, u64::saturating_sub);
         let entry = &mut self.flows[flow];
         for partition in partitions.iter() {
-            let index = partition as usize;
-            let apply = |sum: &mut Load| if waits { sum.add(load) } else { sum.sub(load) };
-            apply(&mut entry.demand[index]);
-            if !entry.capped {
-                apply(&mut self.demand[index]);
+            let demand = &mut entry.demand[partition as usize];
+            if waits {
+                demand.requests += 1;
+                demand.units = demand.units.saturating_add(units);
+            } else {
+                demand.requests -= 1;
+                demand.units = demand.units.saturating_sub(units);
             }
+        }
+        self.add_demand(flow, u64::saturating_add);
+    }
+
+    /// Adds (or, by `apply`, takes off) the flow's part of the band's demand.
+    fn add_demand(&mut self, flow: FlowId, apply: fn(u64, u64) -> u64) {
+        let Flow { demand, in_flight, .. } = &self.flows[flow];
+        let room = self.max_in_flight_per_flow.saturating_sub(*in_flight);
+        for (sum, part) in self.demand.iter_mut().zip(demand) {
+            *sum = apply(*sum, part.of_at_most(room));
         }
     }
 
-    /// Gives the band another fairness policy: its flows begin anew, with the leases they hold.
+    /// Counts no demand: it has to be counted anew.
+    pub(crate) fn clear_demand(&mut self) {
+        self.demand = PerPartition::default();
+        for flow in self.flows.values_mut() {
+            flow.demand = PerPartition::default();
+        }
+    }
+
+    /// Gives the band another fairness policy: its flows begin anew, with the leases they hold. Its demand has to
+    /// be counted anew.
     pub(crate) fn replace_fairness(&mut self) {
         self.fairness = self.config.fairness.new_band();
         self.max_in_flight_per_flow = self.config.fairness.max_in_flight_per_flow().unwrap_or(u64::MAX);
@@ -246,13 +288,7 @@ impl Band {
             let entry = &mut self.flows[flow];
             entry.head = None;
             self.fairness.add(flow, &entry.tenant);
-            let capped = entry.in_flight >= self.max_in_flight_per_flow;
-            if capped != entry.capped {
-                entry.capped = capped;
-                for (sum, part) in self.demand.iter_mut().zip(entry.demand) {
-                    if capped { sum.sub(part) } else { sum.add(part) }
-                }
-            }
+            entry.capped = entry.in_flight >= self.max_in_flight_per_flow;
             self.sync_head(flow);
         }
     }

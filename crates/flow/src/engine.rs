@@ -164,7 +164,11 @@ impl Engine {
             band.arrivals.insert(item.rank.sequence, ticket);
         }
         match &item.eligible {
-            None => band.count_demand(item.flow, item.stages.partitions(), item.load(), true),
+            None if self.config.eviction.is_some() => {
+                let units = self.pool.saturation().lease_units(item.tokens);
+                band.count_demand(item.flow, item.stages.partitions(), units, true);
+            }
+            None => {}
             Some(eligible) => {
                 let targets = self.pool.targets(&**eligible);
                 let targets = match band.hinted.get_key_value(&targets) {
@@ -205,7 +209,10 @@ impl Engine {
             band.sync_head(item.flow);
         }
         if item.eligible.is_none() {
-            band.count_demand(item.flow, item.stages.partitions(), item.load(), false);
+            if self.config.eviction.is_some() {
+                let units = self.pool.saturation().lease_units(item.tokens);
+                band.count_demand(item.flow, item.stages.partitions(), units, false);
+            }
         } else if let Some((_, targets)) = self.hinted.remove(&item.rank.sequence) {
             if let Some(count) = band.hinted.get_mut(&targets) {
                 *count -= 1;

@@ -38,7 +38,8 @@ pub(crate) enum Slack {
     Endless,
 }
 
-/// What a lease's end takes off each partition.
+/// What a lease weighs on each partition by itself. Its end takes off no more, and less where an endpoint stays full
+/// without it.
 pub(crate) type Weight = PerPartition<u64>;
 
 /// Started leases with a negative priority that are not revoked.
@@ -76,11 +77,7 @@ impl Victims {
         }
     }
 
-    pub(crate) fn weight(&self, key: &VictimKey) -> Weight {
-        self.0.get(&key.priority).and_then(|class| class.members.get(key)).copied().unwrap_or_default()
-    }
-
-    /// What the ends of all victims below `priority` would take off.
+    /// The weights of all victims below `priority`: their ends take off no more than that.
     pub(crate) fn total_below(&self, priority: Priority) -> Weight {
         let mut sum = Weight::default();
         for class in self.0.range(..priority).map(|(_, class)| class) {
@@ -113,8 +110,6 @@ pub(crate) fn sub(sum: &mut Weight, part: &Weight) {
 /// Revocations under way.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
-    /// What the ends of the revoked leases are expected to take off, overdue ones left out.
-    pub(crate) weight: Weight,
     /// Revoked leases that have neither ended nor become overdue.
     pub(crate) outstanding: u64,
     /// When each outstanding one becomes overdue.
@@ -137,8 +132,6 @@ pub(crate) struct Shortage {
     pub(crate) demand: u64,
     /// S: where the ceiling lies.
     pub(crate) slots: u64,
-    /// a: what could be taken off at most.
-    pub(crate) available: u64,
 }
 
 impl Shortage {
@@ -146,9 +139,13 @@ impl Shortage {
         (self.load.saturating_add(self.demand)).saturating_sub(self.slots)
     }
 
-    /// No number of victims opens the gate.
-    pub(crate) const fn is_hopeless(&self) -> bool {
-        self.load.saturating_sub(self.available) >= self.slots
+    /// The gate stays closed even when `freed` is off.
+    pub(crate) const fn is_hopeless(&self, freed: u64) -> bool {
+        self.load.saturating_sub(freed) >= self.slots
+    }
+
+    pub(crate) const fn is_covered(&self, freed: u64) -> bool {
+        freed >= self.need()
     }
 
     /// The load once `freed` is off and the demand has filled what it may.

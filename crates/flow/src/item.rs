@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::ask::Eligibility;
 use crate::eviction::VictimKey;
-use crate::load::{EndpointKey, Load, PerPartition, Stages};
+use crate::load::{EndpointKey, Load, Stages};
 use crate::policy::{OrderingFacts, Rank};
 use crate::start::Booking;
 use crate::ticket::{FlowId, Waiter};
@@ -93,8 +93,8 @@ pub(crate) struct Lease {
 pub(crate) struct Revoked {
     /// Its end is counted upon; no longer once the confirmation is overdue.
     pub(crate) pending: bool,
-    /// What its end is expected to take off each partition, while it is pending.
-    pub(crate) weight: PerPartition<u64>,
+    /// It was only counted: nobody was told to end.
+    pub(crate) dry: bool,
     /// When the confirmation is overdue; none if it has no time limit.
     pub(crate) overdue: Option<Time>,
 }

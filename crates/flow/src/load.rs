@@ -32,6 +32,11 @@ impl Load {
         self.add(other);
         self
     }
+
+    pub(crate) const fn minus(mut self, other: Self) -> Self {
+        self.sub(other);
+        self
+    }
 }
 
 /// A part of serving a request that may run on endpoints of its own.

@@ -191,8 +191,12 @@ pub trait Saturation: fmt::Debug + Send {
 
     fn reading(&self, partition: Partition) -> Reading;
 
-    /// What `load` weighs in the unit of the readings.
-    fn weigh(&self, load: Load) -> u64;
+    /// What an endpoint with `load` adds to the readings of its partitions. It never falls as `load` grows, and
+    /// two loads on one endpoint add no more than each by itself.
+    fn endpoint_units(&self, endpoint: &EndpointFacts, load: Load) -> u64;
+
+    /// What an unstarted lease of `tokens` adds to the readings of the partitions it might use.
+    fn lease_units(&self, tokens: u64) -> u64;
 
     fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit;
 

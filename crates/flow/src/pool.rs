@@ -1,18 +1,25 @@
 //! The endpoints, what is booked on each, and who waits for room on one of them.
 
+mod endpoint;
+mod outlook;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_core::{Endpoint, Priority};
+use sluice_core::Priority;
 
 use crate::ask::Eligibility;
 use crate::band::Map;
-use crate::eviction::VictimKey;
 use crate::load::{EndpointKey, Load, Partition, Partitions, PerPartition, Stages};
-use crate::policy::{BookingLimit, EndpointFacts, Rank, Reading, Saturation};
+use crate::policy::{EndpointFacts, Rank, Reading, Saturation};
 use crate::signal::PoolMember;
+use crate::start::Booking;
 use crate::ticket::Ticket;
+
+use self::endpoint::EndpointState;
+pub use self::endpoint::EndpointStats;
+use self::outlook::Outlook;
 
 /// The order in which parked tickets are offered room: highest band, then lowest key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,41 +27,6 @@ pub(crate) struct ParkRank {
     pub(crate) priority: Reverse<Priority>,
     pub(crate) rank: Rank,
     pub(crate) ticket: Ticket,
-}
-
-#[derive(Debug)]
-pub(crate) struct EndpointState {
-    endpoint: Arc<Endpoint>,
-    facts: EndpointFacts,
-    limit: BookingLimit,
-    /// It is in the present pool; otherwise it is kept for the work it still does.
-    in_pool: bool,
-    /// Booked by started leases.
-    load: Load,
-    /// Kept for granted tickets.
-    reserved: Load,
-    parked: BTreeSet<ParkRank>,
-    /// Its entry in [`Pool::ready`].
-    ready: Option<ParkRank>,
-    /// Sheddable leases that weigh on it.
-    pub(crate) victims: BTreeSet<VictimKey>,
-    /// Leases on it that are revoked and have not ended, nor are overdue.
-    pub(crate) revoking: u64,
-}
-
-impl EndpointState {
-    fn has_room(&self) -> bool {
-        self.in_pool && self.limit.has_room(self.load.plus(self.reserved))
-    }
-
-    /// Places for requests that are free or about to be.
-    pub(crate) const fn free_soon(&self) -> u64 {
-        (self.limit.requests.saturating_add(self.revoking)).saturating_sub(self.load.requests + self.reserved.requests)
-    }
-
-    const fn is_idle(&self) -> bool {
-        self.load.requests == 0 && self.load.tokens == 0 && self.reserved.requests == 0
-    }
 }
 
 #[derive(Debug)]
@@ -68,6 +40,8 @@ pub(crate) struct Pool {
     effective: Partitions,
     saturation: Box<dyn Saturation>,
     readings: PerPartition<Reading>,
+    /// What the ends of revoked leases are expected to take off the readings.
+    leaving: PerPartition<u64>,
     /// For each endpoint with room, the parked ticket it is offered to first.
     ready: BTreeSet<(ParkRank, EndpointKey)>,
 }
@@ -81,6 +55,7 @@ impl Pool {
             effective: Partitions::NONE,
             saturation,
             readings: PerPartition::default(),
+            leaving: PerPartition::default(),
             ready: BTreeSet::new(),
         }
     }
@@ -128,11 +103,38 @@ impl Pool {
         self.endpoints.get_mut(&key)
     }
 
-    /// Changes how many leases on `key` are about to end.
-    pub(crate) fn count_revoking(&mut self, key: EndpointKey, change: impl FnOnce(u64) -> u64) {
-        if let Some(state) = self.endpoints.get_mut(&key) {
-            state.revoking = change(state.revoking);
+    /// Changes what of the load on `key` is about to end.
+    pub(crate) fn change_revoking(&mut self, key: EndpointKey, change: impl FnOnce(&mut Load)) {
+        let Self { endpoints, saturation, leaving, .. } = self;
+        let Some(state) = endpoints.get_mut(&key) else { return };
+        let before = state.units_leaving(&**saturation);
+        change(&mut state.revoking);
+        state.update_leaving(leaving, before, &**saturation);
+    }
+
+    /// The load of the partitions the gate looks at, once every revoked lease has ended.
+    pub(crate) fn load_staying(&self) -> PerPartition<u64> {
+        let mut staying = PerPartition::default();
+        for at in self.effective.iter().map(|partition| partition as usize) {
+            staying[at] = self.readings[at].load - self.leaving[at];
         }
+        staying
+    }
+
+    /// What `booking` weighs on each partition of the present pool if nothing else is booked beside it.
+    pub(crate) fn weight_alone(&self, booking: &Booking) -> PerPartition<u64> {
+        let mut weight = PerPartition::default();
+        if let Some(state) = self.endpoint(booking.endpoint) {
+            let units = self.saturation.endpoint_units(&state.facts, Load::one(booking.tokens));
+            for partition in state.facts.partitions.iter() {
+                weight[partition as usize] = units;
+            }
+        }
+        weight
+    }
+
+    pub(crate) fn outlook(&self) -> Outlook<'_> {
+        Outlook::new(self)
     }
 
     /// The partitions that work on `key` weighs on; none once it has left the pool.
@@ -185,7 +187,7 @@ impl Pool {
                     parked: BTreeSet::new(),
                     ready: None,
                     victims: BTreeSet::new(),
-                    revoking: 0,
+                    revoking: Load::default(),
                 });
         }
         self.endpoints.retain(|_, state| state.in_pool || !state.is_idle());
@@ -228,6 +230,10 @@ impl Pool {
     fn reset_saturation(&mut self) {
         let facts: Vec<_> = self.present.iter().map(|key| &self.endpoints[key]).map(|s| (s.facts, s.load)).collect();
         self.saturation.reset(&facts);
+        self.leaving = PerPartition::default();
+        for state in self.endpoints.values() {
+            state.update_leaving(&mut self.leaving, 0, &*self.saturation);
+        }
         self.refresh_readings();
     }
 
@@ -255,15 +261,16 @@ impl Pool {
     /// Changes what is booked on one endpoint; an endpoint that has left the pool is forgotten once nothing
     /// is.
     pub(crate) fn change_load(&mut self, key: EndpointKey, change: impl FnOnce(&mut Load)) {
-        let Some(state) = self.endpoints.get_mut(&key) else {
+        let Self { endpoints, saturation, leaving, .. } = self;
+        let Some(state) = endpoints.get_mut(&key) else {
             debug_assert!(false, "load changed on an endpoint that was forgotten");
             return;
         };
-        let before = state.load;
+        let (before, leaving_before) = (state.load, state.units_leaving(&**saturation));
         change(&mut state.load);
         if state.in_pool {
-            let (facts, after) = (state.facts, state.load);
-            self.saturation.load_changed(&facts, before, after);
+            state.update_leaving(leaving, leaving_before, &**saturation);
+            saturation.load_changed(&state.facts, before, state.load);
             self.refresh_readings();
             self.refresh_ready(key);
         } else if state.is_idle() {
@@ -362,14 +369,4 @@ impl Pool {
         };
         self.endpoints.iter().map(|(&key, state)| (key, stats(state))).collect()
     }
-}
-
-/// One endpoint in [`crate::Stats`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndpointStats {
-    pub in_pool: bool,
-    pub load: Load,
-    /// Kept for granted tickets that had been parked.
-    pub reserved: Load,
-    pub limit: BookingLimit,
 }

@@ -13,8 +13,9 @@ use crate::config::{EvictionConfig, VictimOrder};
 use crate::effect::{Effect, RevokeCause};
 use crate::eviction::{Shortage, Slack, VictimKey, Weight, add, sub};
 use crate::invariant::check;
-use crate::item::{Item, Lease, State};
-use crate::load::{EndpointKey, Load, Partitions};
+use crate::item::{Item, Lease, Revoked, State};
+use crate::load::{EndpointKey, Partition, Partitions};
+use crate::start::Booking;
 use crate::ticket::Ticket;
 
 /// What the plan knows while it goes down the bands.
@@ -36,12 +37,10 @@ impl Engine {
             return;
         }
         let Some(first_gated) = (0..self.bands.len()).find(|&index| !self.gate_is_open(index)) else { return };
-        let mut load = self.pool.readings().map(|reading| reading.load);
-        sub(&mut load, &self.revocations.weight);
         let limit = config.max_in_flight_revocations.unwrap_or(u64::MAX);
         let quota = limit.saturating_sub(self.revocations.outstanding);
         let effective = self.pool.effective();
-        let mut plan = Plan { config, effective, load, quota, claims: BTreeMap::new() };
+        let mut plan = Plan { config, effective, load: self.pool.load_staying(), quota, claims: BTreeMap::new() };
         for index in first_gated..self.bands.len() {
             if plan.quota == 0 || self.victims.is_empty() {
                 return;
@@ -72,25 +71,20 @@ impl Engine {
     fn plan_for_pool(&mut self, plan: &mut Plan, index: usize, slots: &Weight) {
         let band = &self.bands[index];
         let priority = band.priority;
-        let available = self.victims.total_below(victim_bound(priority));
-        let mut shortages: Vec<Shortage> = Vec::new();
-        for partition in plan.effective.iter() {
+        let shortage = |partition: Partition| {
             let at = partition as usize;
-            let demand = self.pool.saturation().weigh(band.demand[at]);
-            shortages.push(Shortage {
-                partition,
-                load: plan.load[at],
-                demand,
-                slots: slots[at],
-                // An end in a stage that the demand does not use would be no help to it.
-                available: if demand > 0 { available[at] } else { 0 },
-            });
-        }
-        let demanded = shortages.iter().any(|shortage| shortage.demand > 0);
-        if !demanded || shortages.iter().any(Shortage::is_hopeless) {
+            Shortage { partition, load: plan.load[at], demand: band.demand[at], slots: slots[at] }
+        };
+        let shortages: Vec<Shortage> = plan.effective.iter().map(shortage).collect();
+        if shortages.iter().all(|shortage| shortage.demand == 0) {
             return;
         }
-        let (chosen, freed) = self.choose_victims(plan, &shortages, priority);
+        // At most this: enough to rule out a plan without looking at every victim.
+        let at_most = self.victims.total_below(victim_bound(priority));
+        if is_hopeless(&shortages, &at_most) {
+            return;
+        }
+        let Some((chosen, freed)) = self.choose_victims(plan, &shortages, priority) else { return };
         for shortage in &shortages {
             let at = shortage.partition as usize;
             plan.load[at] = shortage.load_after(freed[at]);
@@ -103,7 +97,7 @@ impl Engine {
     /// For the tickets that may use only some endpoints, each group against its own.
     fn plan_for_endpoints(&mut self, plan: &mut Plan, index: usize, slots: &Weight) {
         let priority = self.bands[index].priority;
-        let one = self.pool.saturation().weigh(Load::one(0)).max(1);
+        let one = self.pool.saturation().lease_units(0).max(1);
         let groups: Vec<(Arc<[EndpointKey]>, u64)> =
             self.bands[index].hinted.iter().map(|(targets, count)| (Arc::clone(targets), *count)).collect();
         for (targets, count) in groups {
@@ -126,8 +120,10 @@ impl Engine {
                     continue;
                 }
                 let Some((key, at)) = self.first_victim_on(plan.config.victim_order, &targets, priority) else { break };
+                let mut outlook = self.pool.outlook();
+                outlook.end(self.bookings(&key));
                 let mut after = plan.load;
-                sub(&mut after, &self.victims.weight(&key));
+                sub(&mut after, &outlook.freed);
                 if !fits(&after) {
                     break;
                 }
@@ -159,21 +155,28 @@ impl Engine {
     }
 
     /// The shortest prefix of the victim order that covers the shortages, as far as the quota goes, and what
-    /// it frees. A victim that would relieve none of them is passed over.
-    fn choose_victims(&self, plan: &Plan, shortages: &[Shortage], priority: Priority) -> (Vec<VictimKey>, Weight) {
+    /// its ends free together. None if all victims together would not open the gate.
+    ///
+    /// Victims in stages that are not short are passed over, and those that would end in vain are spared: an
+    /// endpoint that stays full without them frees nothing.
+    fn choose_victims(
+        &self,
+        plan: &Plan,
+        shortages: &[Shortage],
+        priority: Priority,
+    ) -> Option<(Vec<VictimKey>, Weight)> {
         let mut chosen = Vec::new();
-        let mut freed = Weight::default();
-        let lacks = |freed: &Weight, shortage: &Shortage| freed[shortage.partition as usize] < shortage.need();
+        let mut outlook = self.pool.outlook();
+        let is_short = |shortage: &&Shortage, freed: &Weight| !shortage.is_covered(freed[shortage.partition as usize]);
         // Tells whether to go on.
         let mut consider = |(key, weight): (VictimKey, Weight)| {
-            if chosen.len() as u64 >= plan.quota || !shortages.iter().any(|shortage| lacks(&freed, shortage)) {
-                return false;
-            }
-            if shortages.iter().any(|s| lacks(&freed, s) && weight[s.partition as usize] > 0) {
-                add(&mut freed, &weight);
+            let mut short = shortages.iter().filter(|shortage| is_short(shortage, &outlook.freed)).peekable();
+            let go_on = short.peek().is_some();
+            if short.any(|shortage| weight[shortage.partition as usize] > 0) {
+                outlook.end(self.bookings(&key));
                 chosen.push(key);
             }
-            true
+            go_on
         };
         for class in self.victims.classes_below(victim_bound(priority)) {
             let go_on = match plan.config.victim_order {
@@ -188,17 +191,35 @@ impl Engine {
                 break;
             }
         }
-        (chosen, freed)
+        if is_hopeless(shortages, &outlook.freed) {
+            return None;
+        }
+        let wanted: Vec<&Shortage> = shortages.iter().filter(|shortage| shortage.need() > 0).collect();
+        for index in (0..chosen.len()).rev() {
+            let bookings = self.bookings(&chosen[index]);
+            let with = outlook.freed;
+            outlook.keep(bookings);
+            if wanted.iter().all(|s| outlook.freed[s.partition as usize] == with[s.partition as usize]) {
+                chosen.remove(index);
+            } else {
+                outlook.end(bookings);
+            }
+        }
+        let quota = usize::try_from(plan.quota).unwrap_or(usize::MAX);
+        for key in chosen.drain(chosen.len().min(quota)..) {
+            outlook.keep(self.bookings(&key));
+        }
+        Some((chosen, outlook.freed))
     }
 
     /// Bytes of the response that went to the client.
     fn sent(&self, victim: &VictimKey) -> u64 {
-        let lease = self.items.get(victim.ticket).and_then(|item| match &item.state {
-            State::Started(lease) => Some(lease),
-            State::New | State::Queued | State::Granted { .. } | State::Parked => None,
-        });
-        let progress = lease.and_then(|lease| lease.progress.as_ref());
+        let progress = self.lease(victim.ticket).and_then(|lease| lease.progress.as_ref());
         progress.map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    fn bookings(&self, victim: &VictimKey) -> &[Booking] {
+        self.lease(victim.ticket).map_or(&[], |lease| &lease.bookings)
     }
 
     fn revoke_for(&mut self, plan: &mut Plan, key: VictimKey, demand: Priority) {
@@ -212,24 +233,27 @@ impl Engine {
             totals.revocations += 1;
         }
         let overdue = (!dry).then(|| self.now.saturating_add(plan.config.confirmation_timeout));
-        self.mark_revoked(key.ticket, overdue);
+        self.mark_revoked(key.ticket, Revoked { pending: true, dry, overdue });
         if !dry {
             let waiter = self.items[key.ticket].waiter;
             self.effects.push_back(Effect::Revoke { ticket: key.ticket, waiter, cause: RevokeCause::Eviction });
         }
     }
 
-    /// What the end of a started lease would take off each partition of the present pool.
-    pub(super) fn weight(&self, ticket: Ticket) -> Weight {
+    /// What a started lease weighs on each partition of the present pool by itself.
+    fn weight(&self, ticket: Ticket) -> Weight {
         let mut weight = Weight::default();
-        let Some(Item { state: State::Started(lease), .. }) = self.items.get(ticket) else { return weight };
-        for booking in &lease.bookings {
-            let units = self.pool.saturation().weigh(Load::one(booking.tokens));
-            for partition in self.pool.partitions_of(booking.endpoint).iter() {
-                weight[partition as usize] += units;
-            }
+        for booking in self.lease(ticket).map_or(&[][..], |lease| &lease.bookings) {
+            add(&mut weight, &self.pool.weight_alone(booking));
         }
         weight
+    }
+
+    fn lease(&self, ticket: Ticket) -> Option<&Lease> {
+        match &self.items.get(ticket)?.state {
+            State::Started(lease) => Some(lease),
+            State::New | State::Queued | State::Granted { .. } | State::Parked => None,
+        }
     }
 
     pub(super) fn lease_mut(&mut self, ticket: Ticket) -> Option<&mut Lease> {
@@ -286,20 +310,13 @@ impl Engine {
         }
     }
 
-    /// What the lease weighs has changed.
+    /// What the lease weighs, or its place among the victims, has changed.
     pub(super) fn reweigh(&mut self, ticket: Ticket) {
-        let weight = self.weight(ticket);
-        let Some(lease) = self.lease_mut(ticket) else { return };
-        if let Some(revoked) = lease.revoked.as_mut().filter(|revoked| revoked.pending) {
-            let before = std::mem::replace(&mut revoked.weight, weight);
-            sub(&mut self.revocations.weight, &before);
-            add(&mut self.revocations.weight, &weight);
-        }
         self.delist_victim(ticket);
         self.enlist_victim(ticket);
     }
 
-    /// Weighs all victims and revoked leases anew, after the pool, the detector or the victim order changed.
+    /// Weighs all victims anew, after the pool, the detector or the victim order changed.
     pub(super) fn reweigh_all(&mut self) {
         self.victims.clear();
         let started = |(ticket, item): (Ticket, &Item)| matches!(item.state, State::Started(_)).then_some(ticket);
@@ -310,8 +327,16 @@ impl Engine {
     }
 }
 
-pub(super) fn endpoints_of(lease: &Lease) -> SmallVec<[EndpointKey; 2]> {
+fn endpoints_of(lease: &Lease) -> SmallVec<[EndpointKey; 2]> {
     lease.bookings.iter().map(|booking| booking.endpoint).collect()
+}
+
+fn is_hopeless(shortages: &[Shortage], freed: &Weight) -> bool {
+    shortages.iter().any(|shortage| {
+        // An end in a stage that the demand does not use would be no help to it.
+        let useful = if shortage.demand > 0 { freed[shortage.partition as usize] } else { 0 };
+        shortage.is_hopeless(useful)
+    })
 }
 
 /// Victims have a priority below this.

@@ -104,8 +104,8 @@ impl Engine {
             true
         });
         for (endpoint, over) in changes {
-            if pending && over.requests > 0 {
-                self.pool.count_revoking(endpoint, |revoking| revoking.saturating_sub(1));
+            if pending {
+                self.pool.change_revoking(endpoint, |revoking| revoking.sub(over));
             }
             self.pool.change_load(endpoint, |load| load.sub(over));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_core::Time;
 
 use super::Engine;
-use crate::band::BudgetNanos;
+use crate::band::{Band, BudgetNanos};
 use crate::config::{Config, WhenFull};
 use crate::effect::Outcome;
 use crate::item::{Item, State};
@@ -109,6 +109,7 @@ impl Engine {
             self.reload_band(index);
         }
         self.index_arrivals();
+        self.recount_demand();
         self.rekey_deadlines();
         let left_dry_run = old.dry_run.eviction && !self.config.dry_run.eviction;
         // The victim order may be another, or eviction on or off.
@@ -161,6 +162,20 @@ impl Engine {
         for flow in flows {
             band.flows[flow].queue.rekey(&mut self.queue_positions, |ticket| self.items[ticket].rank);
             band.sync_head(flow);
+        }
+    }
+
+    /// Counts what waits in the present unit of the saturation, if anything can be evicted for it.
+    fn recount_demand(&mut self) {
+        self.bands.iter_mut().for_each(Band::clear_demand);
+        if self.config.eviction.is_none() {
+            return;
+        }
+        for item in self.items.values().filter(|item| item.is_waiting() && item.eligible.is_none()) {
+            if let Ok(index) = self.bands.binary_search_by(|band| item.priority.cmp(&band.priority)) {
+                let units = self.pool.saturation().lease_units(item.tokens);
+                self.bands[index].count_demand(item.flow, item.stages.partitions(), units, true);
+            }
         }
     }
 

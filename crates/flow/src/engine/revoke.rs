@@ -1,28 +1,25 @@
 //! Revocations: from the word to a started lease until its end, or until nobody counts on that any longer.
 
-use sluice_core::Time;
+use smallvec::SmallVec;
 
 use super::Engine;
-use super::evict::endpoints_of;
 use crate::effect::{Effect, RevokeCause};
-use crate::eviction::{add, sub};
-use crate::item::{Revoked, State};
+use crate::item::{Lease, Revoked, State};
+use crate::load::{EndpointKey, Load};
 use crate::ticket::Ticket;
 
 impl Engine {
-    /// Counts upon the end of the lease, until `overdue` if there is such a time.
-    pub(super) fn mark_revoked(&mut self, ticket: Ticket, overdue: Option<Time>) {
-        let weight = self.weight(ticket);
+    /// Counts upon the end of the lease, as `revoked` says.
+    pub(super) fn mark_revoked(&mut self, ticket: Ticket, revoked: Revoked) {
         self.delist_victim(ticket);
         let Some(lease) = self.lease_mut(ticket) else { return };
-        lease.revoked = Some(Revoked { pending: true, weight, overdue });
-        for endpoint in endpoints_of(lease) {
-            self.pool.count_revoking(endpoint, |revoking| revoking + 1);
+        lease.revoked = Some(revoked);
+        for (endpoint, load) in loads_of(lease) {
+            self.pool.change_revoking(endpoint, |revoking| revoking.add(load));
         }
-        add(&mut self.revocations.weight, &weight);
         self.revocations.outstanding += 1;
         self.leases.revoked += 1;
-        if let Some(overdue) = overdue {
+        if let Some(overdue) = revoked.overdue {
             self.revocations.timers.insert((overdue, ticket));
         }
     }
@@ -33,10 +30,9 @@ impl Engine {
         let revoked = lease.revoked.as_mut().filter(|revoked| revoked.pending)?;
         let settled = *revoked;
         revoked.pending = false;
-        for endpoint in endpoints_of(lease) {
-            self.pool.count_revoking(endpoint, |revoking| revoking.saturating_sub(1));
+        for (endpoint, load) in loads_of(lease) {
+            self.pool.change_revoking(endpoint, |revoking| revoking.sub(load));
         }
-        sub(&mut self.revocations.weight, &settled.weight);
         self.revocations.outstanding -= 1;
         if let Some(overdue) = settled.overdue {
             self.revocations.timers.remove(&(overdue, ticket));
@@ -66,11 +62,13 @@ impl Engine {
         }
     }
 
-    /// A lease that was only said to be revoked may become a victim in earnest.
+    /// A lease of which it was only counted that it would be revoked may be revoked in earnest.
     pub(super) fn forget_dry_revocation(&mut self, ticket: Ticket) {
-        if self.settle_revocation(ticket).is_some()
-            && let Some(lease) = self.lease_mut(ticket)
-        {
+        if !self.lease_mut(ticket).is_some_and(|lease| lease.revoked.is_some_and(|revoked| revoked.dry)) {
+            return;
+        }
+        self.settle_revocation(ticket);
+        if let Some(lease) = self.lease_mut(ticket) {
             lease.revoked = None;
             self.leases.revoked -= 1;
         }
@@ -81,16 +79,21 @@ impl Engine {
         let mut started: Vec<(u64, Ticket)> = Vec::new();
         for (ticket, item) in &self.items {
             if let State::Started(lease) = &item.state
-                && lease.revoked.is_none()
+                && lease.revoked.is_none_or(|revoked| revoked.dry)
             {
                 started.push((lease.started, ticket));
             }
         }
         started.sort_unstable();
         for (_, ticket) in started {
-            self.mark_revoked(ticket, None);
+            self.forget_dry_revocation(ticket);
+            self.mark_revoked(ticket, Revoked { pending: true, dry: false, overdue: None });
             let waiter = self.items[ticket].waiter;
             self.effects.push_back(Effect::Revoke { ticket, waiter, cause: RevokeCause::Shutdown });
         }
     }
+}
+
+fn loads_of(lease: &Lease) -> SmallVec<[(EndpointKey, Load); 2]> {
+    lease.bookings.iter().map(|booking| (booking.endpoint, Load::one(booking.tokens))).collect()
 }

@@ -8,7 +8,7 @@ use sluice_core::Priority;
 use sluice_flow::{
     Ask, Booking, Config, EndpointKey, EvictionConfig, Park, Signal, Stage, Stages, Start, Ticket, VictimOrder,
 };
-use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode, SloDeadline};
+use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode, Fcfs, SloDeadline, Weighted, Weights};
 use smallvec::smallvec;
 
 use crate::harness::endpoints::member;
@@ -176,19 +176,87 @@ fn cheapest_looks_at_what_the_client_has_when_the_plan_is_made() {
     assert_eq!(order, [runs[3].0, runs[1].0, runs[2].0, runs[0].0]);
 }
 
-#[test]
-fn tokens_take_the_shortest_prefix_that_covers_the_need() {
+/// At most 100 tokens per endpoint, and in hybrid mode 4 requests.
+fn measuring(mode: ConcurrencyMode) -> Config {
     let mut config = plain();
     config.detector = Arc::new(ConcurrencyDetector {
-        mode: ConcurrencyMode::Tokens,
+        mode,
         max_token_concurrency: 100,
+        max_concurrency: 4,
         ..ConcurrencyDetector::default()
     });
-    let mut rig = Rig::new(evicting(config), &[1]);
-    let sized = |tokens, priority| Ask { tokens, ..ask("a", priority) };
+    evicting(config)
+}
+
+fn sized(tokens: u64, priority: i32) -> Ask {
+    Ask { tokens, ..ask("a", priority) }
+}
+
+#[test]
+fn tokens_take_the_shortest_prefix_that_covers_the_need() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
     let running: Vec<_> = [40, 30, 20, 10].map(|tokens| rig.run_on(0, sized(tokens, -1))).into();
     // 100 in flight and 25 to come: the two newest free 30.
     assert_eq!(revoked(&rig.submit(sized(25, 0)).1), [running[3], running[2]]);
+}
+
+#[test]
+fn what_victims_free_is_what_their_endpoint_loses_and_not_what_they_weigh_alone() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Hybrid), &[4]);
+    let running: Vec<_> = [0, 0, 0, 90].map(|tokens| rig.run_on(0, sized(tokens, -1))).into();
+    // The newest is 0.9 by itself. Its end leaves three of four places taken, so that two have to go for two.
+    rig.submit(sized(0, 0));
+    rig.submit(sized(0, 0));
+    let revoked_in_all = rig.stats().leases.revoked;
+    assert_eq!(revoked_in_all, 2);
+    assert_eq!(granted(&rig.release(running[3])).len(), 1);
+    assert_eq!(granted(&rig.release(running[2])).len(), 1);
+}
+
+#[test]
+fn an_endpoint_loaded_over_its_limit_frees_only_what_is_below_it() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
+    let running = [99, 150].map(|tokens| rig.run_on(0, sized(tokens, -1)));
+    // It counts for 100, and for 99 without the newest.
+    assert_eq!(revoked(&rig.submit(sized(10, 0)).1), [running[1], running[0]]);
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
+    let running = [99, 150].map(|tokens| rig.run_on(0, sized(tokens, -1)));
+    assert_eq!(revoked(&rig.submit(sized(1, 0)).1), [running[1]]);
+}
+
+#[test]
+fn nobody_is_revoked_on_an_endpoint_that_stays_full_without_them() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1]);
+    let helps = rig.run_on(1, sized(100, -1));
+    rig.run_on(0, sized(50, -1));
+    rig.run_on(0, sized(5_000, 0));
+    assert_eq!(revoked(&rig.submit(sized(10, 0)).1), [helps]);
+    // And if there is nobody else, nobody at all.
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
+    rig.run_on(0, sized(50, -1));
+    rig.run_on(0, sized(5_000, 0));
+    assert_eq!(revoked(&rig.submit(sized(10, 0)).1), []);
+}
+
+#[test]
+fn a_huge_prompt_that_waits_is_no_reason_to_clear_more_than_one_endpoint() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1, 1]);
+    let running = [0, 1, 2].map(|endpoint| rig.run_on(endpoint, sized(100, -1)));
+    assert_eq!(revoked(&rig.submit(sized(1_000_000, 0)).1), [running[2]]);
+}
+
+#[test]
+fn a_tenant_is_demand_for_what_it_may_still_hold() {
+    let mut config = plain();
+    config.bands.insert(Priority(0), band(Fcfs, Weighted::new(Weights::default(), Some(2))));
+    let mut rig = Rig::new(evicting(config), &[5]);
+    rig.run_on(0, ask("limited", 0));
+    let batch: Vec<_> = (0..4).map(|_| rig.run_on(0, ask("batch", -1))).collect();
+    let revoked: Vec<_> = (0..3).flat_map(|_| revoked(&rig.submit(ask("limited", 0)).1)).collect();
+    assert_eq!(revoked, [batch[3]]);
+    // Nothing while it is at its limit; then again one.
+    assert_eq!(granted(&rig.release(batch[3])).len(), 1);
+    assert_eq!(rig.stats().leases.revoked, 0);
 }
 
 #[test]
@@ -256,6 +324,16 @@ fn a_dry_run_counts_and_spares() {
     config.dry_run.eviction = false;
     let effects = rig.observe(Signal::Reload(Box::new(evicting(config))));
     assert_eq!(revoked(&effects), [batch[1], batch[0]]);
+}
+
+#[test]
+fn the_end_of_the_process_spares_nobody_whose_revocation_was_only_counted() {
+    let mut config = plain();
+    config.dry_run.eviction = true;
+    let (mut rig, batch) = full_of_batch(config, 2);
+    rig.submit(ask("chat", 0));
+    assert_eq!(revoked(&rig.observe(Signal::Shutdown)), batch);
+    assert_eq!(rig.observe(Signal::Shutdown), []);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sluice_core::{DropReason, Priority, Time};
 use sluice_flow::{
-    Ask, Effect, EvictionConfig, GlobalLimits, Outcome, Signal, Stages, Ticket, TtlHeader, Verdict, WhenFull,
+    Ask, Effect, EndpointKey, EvictionConfig, GlobalLimits, Outcome, Signal, Stages, Start, Ticket, TtlHeader, Verdict,
+    WhenFull,
 };
 use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
 
@@ -246,6 +247,26 @@ fn tokens_may_pass_the_ceiling_by_one_request_but_size_alone_never_refuses() {
     let huge = rig.grant(sized(1000));
     rig.queue(sized(0));
     assert_eq!(granted(&rig.release(huge)).len(), 1);
+}
+
+#[test]
+fn one_huge_prompt_fills_one_endpoint_and_leaves_the_gate_open_for_the_others() {
+    for mode in [ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
+        let mut config = plain();
+        let limits = ConcurrencyDetector { max_concurrency: 4, max_token_concurrency: 100, ..Default::default() };
+        config.detector = std::sync::Arc::new(ConcurrencyDetector { mode, ..limits });
+        let mut rig = Rig::new(config, &[4, 4]);
+        let sized = |tokens| Ask { tokens, ..ask("a", 0) };
+        let huge = rig.grant(sized(5_000_000));
+        // Neither before it has started nor after.
+        let small = rig.grant(sized(99));
+        rig.start(small, 1).unwrap();
+        rig.engine.start(rig.now, huge, Start::on(EndpointKey(0), 5_000_000)).unwrap();
+        let last = rig.grant(sized(1));
+        rig.engine.start(rig.now, last, Start::on(EndpointKey(1), 100)).unwrap();
+        rig.queue(sized(1));
+        assert!((rig.stats().effective_saturation - 1.0).abs() < 1e-9, "{mode:?}");
+    }
 }
 
 #[test]

@@ -28,9 +28,9 @@ pub enum ConcurrencyMode {
     /// Requests in flight over the pool's limit.
     #[default]
     Requests,
-    /// Tokens in flight over the pool's limit.
+    /// Tokens in flight over the pool's limit, no endpoint counting for more than its own.
     Tokens,
-    /// The mean over endpoints of the worse of the two.
+    /// The mean over endpoints of the worse of the two, tokens counting for at most 1.
     Hybrid,
 }
 
@@ -145,13 +145,15 @@ impl ConcurrencyDetector {
         }
     }
 
-    /// What `load` weighs on an endpoint with this limit on requests, in the unit of the mode.
+    /// What `load` weighs on an endpoint with this limit on requests, in the unit of the mode. Tokens fill one
+    /// endpoint and no more: one prompt of any size must not speak for endpoints that are idle.
     fn units(&self, load: Load, requests_limit: u64) -> u64 {
+        let tokens = load.tokens.min(self.max_token_concurrency);
         match self.mode {
             ConcurrencyMode::Requests => load.requests,
-            ConcurrencyMode::Tokens => load.tokens,
+            ConcurrencyMode::Tokens => tokens,
             ConcurrencyMode::Hybrid => {
-                share(load.requests, requests_limit).max(share(load.tokens, self.max_token_concurrency))
+                share(load.requests, requests_limit).max(share(tokens, self.max_token_concurrency))
             }
         }
     }
@@ -183,12 +185,6 @@ struct Ledger {
     capacity: [u64; 3],
 }
 
-impl Ledger {
-    fn endpoint_units(&self, endpoint: &EndpointFacts, load: Load) -> u64 {
-        self.detector.units(load, self.detector.requests_limit(endpoint.max_concurrency))
-    }
-}
-
 impl Saturation for Ledger {
     fn reset(&mut self, pool: &[(EndpointFacts, Load)]) {
         self.booked = [0; 3];
@@ -202,14 +198,14 @@ impl Saturation for Ledger {
     }
 
     fn charge(&mut self, partitions: Partitions, tokens: u64) {
-        let units = self.weigh(Load::one(tokens));
+        let units = self.lease_units(tokens);
         for partition in partitions.iter() {
             self.unstarted[partition as usize] += units;
         }
     }
 
     fn discharge(&mut self, partitions: Partitions, tokens: u64) {
-        let units = self.weigh(Load::one(tokens));
+        let units = self.lease_units(tokens);
         for partition in partitions.iter() {
             self.unstarted[partition as usize] -= units;
         }
@@ -227,8 +223,12 @@ impl Saturation for Ledger {
         Reading { load: self.booked[at] + self.unstarted[at], capacity: self.capacity[at] }
     }
 
-    fn weigh(&self, load: Load) -> u64 {
-        self.detector.units(load, self.detector.max_concurrency)
+    fn endpoint_units(&self, endpoint: &EndpointFacts, load: Load) -> u64 {
+        self.detector.units(load, self.detector.requests_limit(endpoint.max_concurrency))
+    }
+
+    fn lease_units(&self, tokens: u64) -> u64 {
+        self.detector.units(Load::one(tokens), self.detector.max_concurrency)
     }
 
     fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit {

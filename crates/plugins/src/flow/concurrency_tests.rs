@@ -37,6 +37,22 @@ fn tokens_are_summed_over_the_pool() {
 }
 
 #[test]
+fn tokens_fill_one_endpoint_and_no_more() {
+    assert_close(saturation(detector(ConcurrencyMode::Tokens), &[(1, 1_000_000), (0, 0), (0, 0), (0, 20)]), 0.3);
+    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &[(1, 1_000_000), (1, 0)]), (1.0 + 0.25) / 2.0);
+    // Requests are counted as they are: their limit is exact.
+    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &[(8, 1_000_000), (0, 0)]), 1.0);
+    for mode in [ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
+        let mut state = detector(mode).new_state();
+        state.reset(&[(facts(None), Load::default()), (facts(None), Load::default())]);
+        state.charge(decode(), 1_000_000);
+        assert_close(state.reading(Partition::Decode).saturation(), 0.5);
+        state.discharge(decode(), 1_000_000);
+        assert_close(state.reading(Partition::Decode).saturation(), 0.0);
+    }
+}
+
+#[test]
 fn hybrid_is_the_mean_of_the_worse() {
     assert_close(saturation(detector(ConcurrencyMode::Hybrid), &[(1, 90), (2, 10)]), (0.9 + 0.5) / 2.0);
 }
@@ -72,14 +88,30 @@ fn headroom_is_truncated() {
     assert_eq!(limits(ConcurrencyMode::Hybrid, 1.0), BookingLimit { requests: 8, tokens: 200 });
 }
 
+fn any_mode() -> impl Strategy<Value = ConcurrencyMode> {
+    prop_oneof![Just(ConcurrencyMode::Requests), Just(ConcurrencyMode::Tokens), Just(ConcurrencyMode::Hybrid)]
+}
+
 proptest! {
+    /// What the eviction plan relies on.
+    #[test]
+    fn units_never_fall_and_loads_together_weigh_no_more_than_apart(
+        mode in any_mode(),
+        limit in prop_oneof![Just(None), (1_u64..9).prop_map(Some)],
+        one in (0_u64..20, 0_u64..300),
+        other in (0_u64..20, 0_u64..300),
+    ) {
+        let state = detector(mode).new_state();
+        let load = |(requests, tokens)| Load { requests, tokens };
+        let units = |load| state.endpoint_units(&facts(limit), load);
+        let together = units(load(one).plus(load(other)));
+        prop_assert!(together >= units(load(one)));
+        prop_assert!(together <= units(load(one)) + units(load(other)));
+    }
+
     #[test]
     fn increments_agree_with_a_fresh_count(
-        mode in prop_oneof![
-            Just(ConcurrencyMode::Requests),
-            Just(ConcurrencyMode::Tokens),
-            Just(ConcurrencyMode::Hybrid)
-        ],
+        mode in any_mode(),
         changes in prop::collection::vec((0_usize..4, 0_u64..50, 0_u64..1000), 0..60),
     ) {
         let detector = detector(mode);

@@ -448,9 +448,13 @@ impl Oracle {
     }
 
     pub(crate) fn is_capped(&self, entry: &Entry) -> bool {
+        self.max_in_flight.is_some_and(|limit| self.held(entry) >= limit)
+    }
+
+    /// Leases that the entry's flow holds.
+    pub(crate) fn held(&self, entry: &Entry) -> u64 {
         let same = |other: &&Entry| other.priority == entry.priority && other.tenant == entry.tenant;
-        let held = self.entries.iter().filter(same).filter(|other| other.holds_lease()).count() as u64;
-        self.max_in_flight.is_some_and(|limit| held >= limit)
+        self.entries.iter().filter(same).filter(|other| other.holds_lease()).count() as u64
     }
 
     pub(crate) fn band_config(&self, priority: i32) -> &BandConfig {

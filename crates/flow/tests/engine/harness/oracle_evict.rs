@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sluice_core::Time;
-use sluice_flow::{EndpointKey, EvictionConfig, Load, Partition, RevokeCause, Stage, VictimOrder};
+use sluice_flow::{Booking, EndpointKey, EvictionConfig, Load, Partition, RevokeCause, Stage, VictimOrder};
 
 use super::history::{Place, Request, Seen};
 use super::oracle::{Entry, Oracle, Revocation, State};
@@ -20,10 +20,7 @@ impl Oracle {
         }
         let mut load: ByPartition = BTreeMap::new();
         for partition in self.effective() {
-            let pending = self.entries.iter().filter(|entry| is_pending(entry));
-            let leaving: u64 = pending.map(|entry| self.weight(entry, partition)).sum();
-            // Weighed one by one, leases may come to more than together.
-            load.insert(partition, self.load(partition).saturating_sub(leaving));
+            load.insert(partition, self.load(partition) - self.freed(&[], partition, Leaving::Revoked));
         }
         let outstanding = self.entries.iter().filter(|entry| is_pending(entry)).count() as u64;
         let mut quota = config.max_in_flight_revocations.map_or(u64::MAX, |limit| limit.saturating_sub(outstanding));
@@ -52,23 +49,13 @@ impl Oracle {
         load: &mut ByPartition,
         quota: &mut u64,
     ) {
-        let victims = self.victims(config.victim_order, priority);
+        let victims: Vec<Request> =
+            self.victims(config.victim_order, priority).into_iter().map(|entry| entry.request).collect();
         let mut need = ByPartition::new();
         let mut demand = ByPartition::new();
         for (&partition, &slots) in slots {
-            let waiting = |entry: &&Entry| {
-                entry.priority == priority && entry.waits() && entry.hint.is_none() && !self.is_capped(entry)
-            };
-            let uses = |entry: &&Entry| match partition {
-                Partition::Prefill => entry.stages.contains(Stage::Prefill),
-                Partition::Decode => entry.stages.contains(Stage::Decode),
-                Partition::Pool => true,
-            };
-            let sum = self.entries.iter().filter(waiting).filter(uses);
-            let sum = sum.fold(Load::default(), |sum, entry| sum.plus(Load::one(entry.tokens)));
-            let d = self.units(sum, None);
-            let a: u64 = victims.iter().map(|entry| self.weight(entry, partition)).sum();
-            let a = if d > 0 { a } else { 0 };
+            let d = self.demand(priority, partition);
+            let a = if d > 0 { self.freed(&victims, partition, Leaving::More) } else { 0 };
             if load[&partition].saturating_sub(a) >= slots {
                 return;
             }
@@ -78,27 +65,79 @@ impl Oracle {
         if demand.values().all(|&d| d == 0) {
             return;
         }
-        let mut freed: ByPartition = load.keys().map(|&partition| (partition, 0)).collect();
-        let mut chosen = Vec::new();
-        for victim in &victims {
-            if chosen.len() as u64 >= *quota {
-                break;
-            }
-            let lacking: Vec<Partition> = need.keys().copied().filter(|p| freed[p] < need[p]).collect();
-            if lacking.iter().any(|&partition| self.weight(victim, partition) > 0) {
-                for (&partition, freed) in &mut freed {
-                    *freed += self.weight(victim, partition);
-                }
-                chosen.push(victim.request);
+        let mut chosen: Vec<Request> = Vec::new();
+        for &victim in &victims {
+            let lacks = |partition: &Partition| self.freed(&chosen, *partition, Leaving::More) < need[partition];
+            let alone = |partition: Partition| self.weight(self.find(victim).expect("it is started"), partition);
+            if need.keys().filter(|partition| lacks(partition)).any(|&partition| alone(partition) > 0) {
+                chosen.push(victim);
             }
         }
-        for (partition, load) in &mut *load {
-            let rest = load.saturating_sub(freed[partition]);
-            *load = rest + demand[partition].min(slots[partition].saturating_sub(rest));
+        // Who would end in vain is spared, the last first.
+        for victim in chosen.clone().into_iter().rev() {
+            let without: Vec<Request> = chosen.iter().copied().filter(|other| *other != victim).collect();
+            let freed = |who: &[Request], partition| self.freed(who, partition, Leaving::More);
+            let needed = need.iter().filter(|(_, need)| **need > 0).map(|(&partition, _)| partition);
+            if needed.into_iter().all(|partition| freed(&chosen, partition) == freed(&without, partition)) {
+                chosen = without;
+            }
+        }
+        chosen.truncate(usize::try_from(*quota).unwrap_or(usize::MAX));
+        for (&partition, load) in &mut *load {
+            let rest = load.saturating_sub(self.freed(&chosen, partition, Leaving::More));
+            *load = rest + demand[&partition].min(slots[&partition].saturating_sub(rest));
         }
         for request in chosen {
             self.revoke(config, request, quota);
         }
+    }
+
+    /// d: what waits, as far as each tenant may hold more leases.
+    fn demand(&self, priority: i32, partition: Partition) -> u64 {
+        let mut by_tenant: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.priority == priority && entry.waits()) {
+            let uses = match partition {
+                Partition::Prefill => entry.stages.contains(Stage::Prefill),
+                Partition::Decode => entry.stages.contains(Stage::Decode),
+                Partition::Pool => true,
+            };
+            if uses && entry.hint.is_none() {
+                by_tenant.entry(&entry.tenant).or_default().push(entry);
+            }
+        }
+        let mut demand = 0;
+        for waiting in by_tenant.into_values() {
+            let units: u64 = waiting.iter().map(|entry| self.units(Load::one(entry.tokens), None)).sum();
+            let count = waiting.len() as u64;
+            let room = self.max_in_flight.map_or(u64::MAX, |limit| limit.saturating_sub(self.held(waiting[0])));
+            demand += if count <= room { units } else { (units * room).div_ceil(count) };
+        }
+        demand
+    }
+
+    /// What the ends of `requests` take off beyond those of the revoked ones, or those of the revoked ones alone.
+    fn freed(&self, requests: &[Request], partition: Partition, which: Leaving) -> u64 {
+        let places = self.pool.iter().filter(|place| is_in(place, partition));
+        let booked = |place: &Place, who: &dyn Fn(&Entry) -> bool| {
+            let mut sum = Load::default();
+            for entry in self.entries.iter().filter(|entry| who(entry)) {
+                let State::Started { bookings, .. } = &entry.state else { continue };
+                for booking in bookings.iter().filter(|booking| booking.endpoint == place.key) {
+                    sum = sum.plus(Load::one(booking.tokens));
+                }
+            }
+            self.units(sum, place.limit)
+        };
+        let freed = places.map(|place| {
+            let staying = booked(place, &|entry| !is_pending(entry));
+            match which {
+                Leaving::Revoked => booked(place, &|_| true) - staying,
+                Leaving::More => {
+                    staying - booked(place, &|entry| !is_pending(entry) && !requests.contains(&entry.request))
+                }
+            }
+        });
+        freed.sum()
     }
 
     fn for_endpoints(
@@ -143,7 +182,7 @@ impl Oracle {
                     break;
                 };
                 let opens = |(&partition, load): (&Partition, &u64)| {
-                    load.saturating_sub(self.weight(&victim, partition)) < slots[&partition]
+                    load.saturating_sub(self.freed(&[victim.request], partition, Leaving::More)) < slots[&partition]
                 };
                 if !load.iter().all(opens) {
                     break;
@@ -197,11 +236,14 @@ impl Oracle {
         started && entry.priority < priority.min(0) && helps
     }
 
+    /// What a request weighs if nothing else is booked beside it.
     fn weight(&self, entry: &Entry, partition: Partition) -> u64 {
         let State::Started { bookings, .. } = &entry.state else { return 0 };
-        let counts = |key: EndpointKey| self.place(key).is_some_and(|place| is_in(place, partition));
-        let booked = bookings.iter().filter(|booking| counts(booking.endpoint));
-        booked.map(|booking| self.units(Load::one(booking.tokens), None)).sum()
+        let alone = |booking: &Booking| {
+            let place = self.place(booking.endpoint).filter(|place| is_in(place, partition));
+            place.map_or(0, |place| self.units(Load::one(booking.tokens), place.limit))
+        };
+        bookings.iter().map(alone).sum()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "the rule as it is written")]
@@ -221,6 +263,12 @@ impl Oracle {
         }
         self.seen.push(Seen::Revoked { request, cause: RevokeCause::Eviction });
     }
+}
+
+#[derive(Clone, Copy)]
+enum Leaving {
+    Revoked,
+    More,
 }
 
 fn is_pending(entry: &Entry) -> bool {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use sluice_core::Priority;
 use sluice_flow::policy::BandView;
 use sluice_flow::{EndpointKey, Load, Partition, Stage};
-use sluice_plugins::flow::ConcurrencyMode;
+use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
 
 use super::history::{Place, Request};
 use super::oracle::{Entry, Oracle, State};
@@ -67,12 +67,13 @@ impl Oracle {
 
     pub(crate) fn units(&self, load: Load, limit: Option<u64>) -> u64 {
         let share = |part: u64, limit: u64| (part << 32).div_ceil(limit);
-        let requests_limit = limit.unwrap_or(self.detector.max_concurrency);
-        match self.detector.mode {
+        let ConcurrencyDetector { mode, max_concurrency, max_token_concurrency, headroom: _ } = self.detector;
+        match mode {
             ConcurrencyMode::Requests => load.requests,
-            ConcurrencyMode::Tokens => load.tokens,
+            ConcurrencyMode::Tokens => load.tokens.min(max_token_concurrency),
             ConcurrencyMode::Hybrid => {
-                share(load.requests, requests_limit).max(share(load.tokens, self.detector.max_token_concurrency))
+                let by_requests = share(load.requests, limit.unwrap_or(max_concurrency));
+                by_requests.max(share(load.tokens, max_token_concurrency).min(1 << 32))
             }
         }
     }

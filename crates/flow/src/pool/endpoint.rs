@@ -1,0 +1,75 @@
+//! One endpoint: what is booked on it, and who waits for room on it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluice_core::Endpoint;
+
+use super::ParkRank;
+use crate::eviction::VictimKey;
+use crate::load::{Load, PerPartition};
+use crate::policy::{BookingLimit, EndpointFacts, Saturation};
+
+#[derive(Debug)]
+pub(crate) struct EndpointState {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) facts: EndpointFacts,
+    pub(super) limit: BookingLimit,
+    /// It is in the present pool; otherwise it is kept for the work it still does.
+    pub(super) in_pool: bool,
+    /// Booked by started leases.
+    pub(super) load: Load,
+    /// Kept for granted tickets.
+    pub(super) reserved: Load,
+    pub(super) parked: BTreeSet<ParkRank>,
+    /// Its entry in [`Pool::ready`].
+    pub(super) ready: Option<ParkRank>,
+    /// Sheddable leases that weigh on it.
+    pub(crate) victims: BTreeSet<VictimKey>,
+    /// The part of `load` whose leases are revoked and neither ended nor overdue.
+    pub(super) revoking: Load,
+}
+
+impl EndpointState {
+    pub(super) fn has_room(&self) -> bool {
+        self.in_pool && self.limit.has_room(self.load.plus(self.reserved))
+    }
+
+    /// Places for requests that are free or about to be.
+    pub(crate) const fn free_soon(&self) -> u64 {
+        let taken = self.load.requests + self.reserved.requests;
+        self.limit.requests.saturating_add(self.revoking.requests).saturating_sub(taken)
+    }
+
+    /// What the ends of its revoked leases are expected to take off the readings.
+    pub(super) fn units_leaving(&self, saturation: &dyn Saturation) -> u64 {
+        if !self.in_pool || self.revoking == Load::default() {
+            return 0;
+        }
+        let units = |load| saturation.endpoint_units(&self.facts, load);
+        units(self.load) - units(self.load.minus(self.revoking))
+    }
+
+    /// Corrects the sums by what has changed since [`Self::units_leaving`] was `before`.
+    pub(super) fn update_leaving(&self, sums: &mut PerPartition<u64>, before: u64, saturation: &dyn Saturation) {
+        let after = self.units_leaving(saturation);
+        for partition in self.facts.partitions.iter() {
+            let sum = &mut sums[partition as usize];
+            *sum = *sum + after - before;
+        }
+    }
+
+    pub(super) const fn is_idle(&self) -> bool {
+        self.load.requests == 0 && self.load.tokens == 0 && self.reserved.requests == 0
+    }
+}
+
+/// One endpoint in [`crate::Stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointStats {
+    pub in_pool: bool,
+    pub load: Load,
+    /// Kept for granted tickets that had been parked.
+    pub reserved: Load,
+    pub limit: BookingLimit,
+}
