@@ -2,6 +2,7 @@
 //! picker with `config/standalone.yaml`, and model servers that simulate or record.
 
 mod bodies;
+mod drain;
 mod endings;
 mod flow;
 mod headers;

@@ -5,6 +5,25 @@ use sluice_testkit::{EnvoyConfig, PickerConfig, Protocol, RecordingUpstream, Rep
 
 use crate::support::{CHAT, LIMIT, chat, picker, post};
 
+#[tokio::test]
+async fn messages_larger_than_they_may_be_are_errors_that_are_seen() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    for limit in ["--grpc-max-recv-msg-size=8Ki", "--grpc-max-send-msg-size=8Ki"] {
+        let envoy = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
+        let (arguments, servers) = ([limit], [server.address()]);
+        let stack = Stack::start_configured(picker(), &arguments, PickerConfig::standalone, envoy, &servers);
+        let stack = stack.await.unwrap();
+        let client = Protocol::Http1.client().unwrap();
+        let send = async |length: usize| {
+            let body = chat(&"x".repeat(length), 1, false);
+            post(&client, &stack.envoy.url(CHAT), &body).send().await.unwrap().status()
+        };
+        assert_eq!(send(4_000).await, 200, "{limit}");
+        assert_eq!(send(16_000).await, 500, "{limit}");
+        assert_eq!(send(4_000).await, 200, "{limit}: other requests are none the worse");
+    }
+}
+
 async fn ask_a_healthy_picker(arguments: &[&str], envoy: EnvoyConfig) -> Result<()> {
     let server = RecordingUpstream::start(Reply::Echo)?;
     let servers = [server.address()];
