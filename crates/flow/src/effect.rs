@@ -9,7 +9,13 @@ pub enum Effect {
     Verdict { ticket: Ticket, waiter: Waiter, verdict: Verdict },
     /// The started request behind `ticket` must be cut off; its lease counts until it is released.
     Revoke { ticket: Ticket, waiter: Waiter, cause: RevokeCause },
+    /// There are more bands than [`SOFT_BAND_LIMIT`]. They are served all the same. Said once, and again only after
+    /// there were no more than that.
+    ManyBands { bands: usize },
 }
+
+/// Priorities are meant to be few: each band is one more to look through for every grant.
+pub const SOFT_BAND_LIMIT: usize = 64;
 
 /// The end of one wait. A ticket that parks after a grant gets a further one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

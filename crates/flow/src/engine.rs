@@ -17,7 +17,7 @@ use sluice_core::{Priority, Time};
 
 use crate::band::{Band, Waiting};
 use crate::config::{Config, WhenFull};
-use crate::effect::{Effect, Outcome, Verdict};
+use crate::effect::{Effect, Outcome, SOFT_BAND_LIMIT, Verdict};
 use crate::eviction::{Revocations, Victims};
 use crate::heap::{Heap, Positions};
 use crate::invariant::{Violations, check};
@@ -46,6 +46,8 @@ pub struct Engine {
     /// From the highest priority down.
     bands: Vec<Band>,
     desired: BTreeSet<Priority>,
+    /// There were more bands than the soft limit when they were last counted.
+    many_bands: bool,
     pool: Pool,
     regime: Regime,
     usage_limit: Box<dyn UsageLimit>,
@@ -90,6 +92,7 @@ impl Engine {
             expiry_positions: Positions::default(),
             bands: Vec::new(),
             desired: BTreeSet::new(),
+            many_bands: false,
             pool: Pool::new(config.detector.new_state()),
             regime: Regime { empty: true, since: Time::ZERO },
             usage_limit: config.usage_limit.new_state(),
@@ -150,6 +153,17 @@ impl Engine {
         let mut keep = keep.into_iter();
         self.bands.retain(|_| keep.next().unwrap_or(true));
         self.ceilings_due = true;
+        self.count_bands();
+    }
+
+    /// Says when there have come to be too many bands.
+    fn count_bands(&mut self) {
+        let bands = self.bands.len();
+        let many = bands > SOFT_BAND_LIMIT;
+        if many && !self.many_bands {
+            self.effects.push_back(Effect::ManyBands { bands });
+        }
+        self.many_bands = many;
     }
 
     /// Lets the ticket wait: in its flow's queue or for room on its endpoints, as its state says.
@@ -249,6 +263,7 @@ impl Engine {
         if self.bands[index].tickets == 0 && !self.is_provisioned(item.priority) {
             self.bands.remove(index);
             self.ceilings_due = true;
+            self.count_bands();
         }
     }
 

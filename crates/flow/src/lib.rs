@@ -52,7 +52,7 @@ pub use config::{
     BandConfig, Budgets, Config, DesiredPriorities, DryRun, EvictionConfig, GlobalLimits, OTHER_TENANT, VictimOrder,
     WhenFull,
 };
-pub use effect::{Effect, Ended, Outcome, RevokeCause, Verdict};
+pub use effect::{Effect, Ended, Outcome, RevokeCause, SOFT_BAND_LIMIT, Verdict};
 pub use engine::Engine;
 pub use invariant::{InvariantId, Violations};
 pub use load::{EndpointKey, Load, Partition, Partitions, Stage, Stages};

@@ -7,7 +7,7 @@ use sluice_core::Priority;
 use crate::band::Waiting;
 use crate::effect::Outcome;
 use crate::invariant::Violations;
-use crate::load::{EndpointKey, Partition};
+use crate::load::{EndpointKey, Load, Partition};
 use crate::pool::EndpointStats;
 
 /// A plain copy of everything that can be seen of the engine at one moment.
@@ -58,6 +58,8 @@ pub struct FlowStats {
     pub oldest_wait: Duration,
     /// Leases, granted and started.
     pub in_flight: u64,
+    /// What its started leases weigh on each endpoint.
+    pub started: BTreeMap<EndpointKey, Load>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use sluice_core::Time;
 
 use super::Engine;
 use crate::item::State;
+use crate::load::{EndpointKey, Load};
 use crate::stats::{BandStats, FlowStats, RevocationStats, Stats};
 use crate::ticket::FlowId;
 
@@ -23,6 +24,7 @@ impl Engine {
             expiry_positions: _,
             bands: _,
             desired: _,
+            many_bands: _,
             pool,
             regime: _,
             usage_limit: _,
@@ -66,6 +68,7 @@ impl Engine {
         // The first arrival among what waits, by priority and flow; and how many of it are parked.
         let mut oldest: BTreeMap<(i32, FlowId), Time> = BTreeMap::new();
         let mut parked: BTreeMap<i32, u64> = BTreeMap::new();
+        let mut started = self.started();
         for item in self.items.values().filter(|item| item.is_waiting()) {
             let first = oldest.entry((item.priority.0, item.flow)).or_insert(item.arrival);
             *first = (*first).min(item.arrival);
@@ -86,6 +89,7 @@ impl Engine {
                     waiting: flow.waiting,
                     oldest_wait: wait(id),
                     in_flight: flow.in_flight,
+                    started: started.remove(&(band.priority.0, id)).unwrap_or_default(),
                 })
                 .collect();
             BandStats {
@@ -101,5 +105,18 @@ impl Engine {
             }
         });
         bands.collect()
+    }
+
+    /// What the started leases of each flow weigh on each endpoint.
+    fn started(&self) -> BTreeMap<(i32, FlowId), BTreeMap<EndpointKey, Load>> {
+        let mut started: BTreeMap<_, BTreeMap<EndpointKey, Load>> = BTreeMap::new();
+        for item in self.items.values() {
+            let State::Started(lease) = &item.state else { continue };
+            let of_flow = started.entry((item.priority.0, item.flow)).or_default();
+            for booking in &lease.bookings {
+                of_flow.entry(booking.endpoint).or_default().add(Load::one(booking.tokens));
+            }
+        }
+        started
     }
 }

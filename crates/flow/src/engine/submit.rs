@@ -110,7 +110,9 @@ impl Engine {
         };
         let saturation_budget = band.config.budgets(budgets).saturation;
         item.rank.key = band.config.ordering.key(&item.ordering_facts(saturation_budget));
-        self.items.insert(item)
+        let ticket = self.items.insert(item);
+        self.count_bands();
+        ticket
     }
 
     /// Why the ticket cannot be let in, whatever the gate says. If there is no reason, it is ready to wait.

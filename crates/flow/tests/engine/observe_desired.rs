@@ -1,7 +1,7 @@
 //! Objectives name other priorities: bands come and go.
 
 use sluice_core::Priority;
-use sluice_flow::Signal;
+use sluice_flow::{Effect, Engine, Signal};
 use sluice_plugins::flow::{Curve, Domain, PriorityHoldback};
 
 use crate::harness::rig::{Rig, ask, granted, plain, with_ceilings};
@@ -22,6 +22,34 @@ fn band_zero_and_named_bands_exist_though_idle() {
     assert_eq!(priorities(&rig), [50, 10, 0, -5]);
     rig.observe(desired(&[]));
     assert_eq!(priorities(&rig), [10, 0]);
+}
+
+#[test]
+fn too_many_bands_are_said_once_per_crossing() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let named: Vec<i32> = (1..=63).collect();
+    assert_eq!(rig.observe(desired(&named)), [], "with band 0 these are as many as there should be");
+    let others: Vec<i32> = (101..=163).collect();
+    assert_eq!(rig.observe(desired(&others)), [], "others in their place are no more");
+    // A request in a band of its own.
+    let (first, effects) = rig.submit(ask("a", 1));
+    assert_eq!(effects.first(), Some(&Effect::ManyBands { bands: 65 }));
+    let (second, effects) = rig.submit(ask("a", 2));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ManyBands { .. })));
+    rig.engine.cancel(rig.now, first);
+    rig.engine.cancel(rig.now, second);
+    rig.effects();
+    let more: Vec<i32> = (1..=70).collect();
+    assert_eq!(rig.observe(desired(&more)), [Effect::ManyBands { bands: 71 }]);
+    assert_eq!(rig.observe(desired(&more)), []);
+}
+
+#[test]
+fn a_configuration_may_have_too_many_bands_from_the_start() {
+    let ceilings: Vec<(i32, f64)> = (0..70).map(|priority| (priority, 1.0)).collect();
+    let mut engine = Engine::new(with_ceilings(&ceilings));
+    assert_eq!(engine.poll(), Some(Effect::ManyBands { bands: 70 }));
+    assert_eq!(engine.poll(), None);
 }
 
 #[test]

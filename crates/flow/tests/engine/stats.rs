@@ -25,6 +25,20 @@ fn sizes_bytes_and_the_oldest_wait_per_band_and_flow() {
 }
 
 #[test]
+fn what_each_flow_has_running_on_each_endpoint() {
+    let mut rig = Rig::new(plain(), &[2, 2]);
+    rig.run_on(0, Ask { tokens: 5, ..ask("a", 0) });
+    let ended = rig.run_on(1, Ask { tokens: 7, ..ask("a", 0) });
+    rig.run_on(1, Ask { tokens: 11, ..ask("b", 0) });
+    rig.release(ended);
+    let stats = rig.stats();
+    let running = |flow: usize| stats.bands[0].flows[flow].started.values().map(|load| (load.requests, load.tokens));
+    assert_eq!(running(0).collect::<Vec<_>>(), [(1, 5)]);
+    assert_eq!(running(1).collect::<Vec<_>>(), [(1, 11)]);
+    assert_ne!(stats.bands[0].flows[0].started.keys().next(), stats.bands[0].flows[1].started.keys().next());
+}
+
+#[test]
 fn a_band_starved_by_a_higher_one_shows_in_its_oldest_wait() {
     let mut rig = Rig::new(plain(), &[1]);
     let mut running = rig.run_on(0, ask("a", 10));

@@ -1,10 +1,11 @@
 use std::fmt;
-use std::sync::Arc as StdArc;
+use std::sync::{Arc as StdArc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+use prometheus::Histogram;
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 use sluice_core::{Clock, Endpoint, Time};
-use sluice_flow::{Effect, Engine, RevokeCause, Signal, Verdict, Waiter};
+use sluice_flow::{Effect, Engine, RevokeCause, SOFT_BAND_LIMIT, Signal, Verdict, Waiter};
 use smallvec::SmallVec;
 
 use super::keys::members;
@@ -39,6 +40,26 @@ pub(super) struct Shared {
     state: Mutex<State>,
     clock: StdArc<dyn Clock>,
     pub(super) alarm: Alarm,
+    /// Observes how long each change of the engine takes, if anybody wants to know.
+    pub(super) passes: OnceLock<Histogram>,
+}
+
+/// What has to be done once the lock is free.
+#[derive(Default)]
+struct Later {
+    wake: SmallVec<[Waker; 8]>,
+    many_bands: Option<usize>,
+}
+
+impl Later {
+    fn run(self) {
+        for waker in self.wake {
+            waker.wake();
+        }
+        if let Some(bands) = self.many_bands {
+            tracing::warn!(bands, soft_limit = SOFT_BAND_LIMIT, "more priority bands than admission is meant for");
+        }
+    }
 }
 
 pub(super) struct State {
@@ -49,19 +70,25 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Puts what the engine wants said into the mailboxes, and collects whom to wake.
-    fn deliver(&mut self, wake: &mut SmallVec<[Waker; 8]>) {
+    /// Puts what the engine wants said into the mailboxes, and collects what is to be done without the lock.
+    fn deliver(&mut self, later: &mut Later) {
         while let Some(effect) = self.engine.poll() {
-            let waiter = match &effect {
-                Effect::Verdict { waiter, .. } | Effect::Revoke { waiter, .. } => *waiter,
-            };
             // Nobody is there any more if the same call took them away.
-            let Some(mailbox) = self.mailboxes.get_mut(Seat::of(waiter)) else { continue };
             match effect {
-                Effect::Verdict { verdict, .. } => mailbox.verdict = Some(verdict),
-                Effect::Revoke { cause, .. } => mailbox.revoked = Some(cause),
+                Effect::Verdict { waiter, verdict, .. } => {
+                    if let Some(mailbox) = self.mailboxes.get_mut(Seat::of(waiter)) {
+                        mailbox.verdict = Some(verdict);
+                        later.wake.extend(mailbox.waker.take());
+                    }
+                }
+                Effect::Revoke { waiter, cause, .. } => {
+                    if let Some(mailbox) = self.mailboxes.get_mut(Seat::of(waiter)) {
+                        mailbox.revoked = Some(cause);
+                        later.wake.extend(mailbox.waker.take());
+                    }
+                }
+                Effect::ManyBands { bands } => later.many_bands = Some(bands),
             }
-            wake.extend(mailbox.waker.take());
         }
     }
 }
@@ -69,7 +96,7 @@ impl State {
 impl Shared {
     pub(super) fn new(engine: Engine, clock: StdArc<dyn Clock>) -> Self {
         let state = State { engine, mailboxes: SlotMap::with_key(), armed: Time::MAX };
-        Self { state: Mutex::new(state), clock, alarm: Alarm::default() }
+        Self { state: Mutex::new(state), clock, alarm: Alarm::default(), passes: OnceLock::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -79,28 +106,36 @@ impl Shared {
 
     /// Runs `change` with the lock held, then wakes those whom its effects concern.
     fn with<R>(&self, change: impl FnOnce(&mut State, Time) -> R) -> R {
-        let mut wake = SmallVec::new();
+        let mut later = Later::default();
         let (result, earlier) = {
             let mut state = self.lock();
             let guard = ExitOnPanic::arm();
             let now = self.clock.now();
             let result = change(&mut state, now);
-            state.deliver(&mut wake);
+            state.deliver(&mut later);
             let next = state.engine.next_wakeup().unwrap_or(Time::MAX);
             let earlier = next < state.armed;
             if earlier {
                 state.armed = next;
             }
             drop(guard);
+            drop(state);
+            if let Some(passes) = self.passes.get() {
+                passes.observe(self.clock.now().saturating_since(now).as_secs_f64());
+            }
             (result, earlier)
         };
-        for waker in wake {
-            waker.wake();
-        }
+        later.run();
         if earlier {
             self.alarm.set();
         }
         result
+    }
+
+    /// Reads the engine; nothing happens in it.
+    pub(super) fn look<R>(&self, read: impl FnOnce(&Engine, Time) -> R) -> R {
+        let state = self.lock();
+        read(&state.engine, self.clock.now())
     }
 
     pub(super) fn call<R>(&self, verb: impl FnOnce(&mut Engine, Time) -> R) -> R {
@@ -187,3 +222,7 @@ impl fmt::Debug for Shared {
         f.write_str("Shared")
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "shared_tests.rs"]
+mod tests;

@@ -146,7 +146,7 @@ impl Rig {
 pub(crate) fn verdicts(effects: &[Effect]) -> Vec<(Ticket, Verdict)> {
     let verdict = |effect: &Effect| match effect {
         Effect::Verdict { ticket, verdict, .. } => Some((*ticket, *verdict)),
-        Effect::Revoke { .. } => None,
+        Effect::Revoke { .. } | Effect::ManyBands { .. } => None,
     };
     effects.iter().filter_map(verdict).collect()
 }
@@ -170,7 +170,7 @@ pub(crate) fn dropped(effects: &[Effect]) -> Vec<(Ticket, Outcome)> {
 pub(crate) fn revoked(effects: &[Effect]) -> Vec<Ticket> {
     let revoke = |effect: &Effect| match effect {
         Effect::Revoke { ticket, .. } => Some(*ticket),
-        Effect::Verdict { .. } => None,
+        Effect::Verdict { .. } | Effect::ManyBands { .. } => None,
     };
     effects.iter().filter_map(revoke).collect()
 }

@@ -322,6 +322,7 @@ impl World {
                     Seen::Dropped { request, outcome }
                 }
                 Effect::Revoke { waiter: Waiter(request), cause, .. } => Seen::Revoked { request, cause },
+                Effect::ManyBands { .. } => unreachable!("the operations know few priorities"),
             });
         }
         seen
