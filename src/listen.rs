@@ -87,7 +87,9 @@ impl Incoming {
                     Ok((socket, _)) => {
                         // Where it does not work, answers are merely later.
                         socket.set_nodelay(true).unwrap_or_default();
-                        self.opening.spawn(Connection::open(socket, self.tls.clone(), self.cut.clone()));
+                        // A token of its own: connections on different threads share no lock.
+                        let cut = self.cut.child_token();
+                        self.opening.spawn(Connection::open(socket, self.tls.clone(), cut));
                     }
                     Err(error) if concerns_one_connection(&error) => {}
                     Err(error) => {
