@@ -132,3 +132,16 @@ fn two_sides_that_do_not_agree_on_tls_are_told() {
     assert!(client(&[b"h2"], &TLS_VERSIONS).connect(&in_plaintext.ext_proc).is_err());
     in_plaintext.line_with("speaks TLS to a port that serves plaintext");
 }
+
+#[test]
+fn a_proxy_that_shows_no_sign_of_life_is_given_up() {
+    let mut arguments = arguments(&directory("dead-proxy"));
+    arguments.push("--secure-serving=false".to_owned());
+    let epp = Epp::serving(epp(&arguments));
+    let mut dead = TcpStream::connect(&epp.ext_proc).unwrap();
+    dead.set_read_timeout(Some(PATIENCE)).unwrap();
+    dead.write_all(PREFACE).unwrap();
+    // It is asked after a quarter of a minute, and closed when it has not answered for as long.
+    let closed = closed_after(dead);
+    assert!((Duration::from_secs(28)..Duration::from_secs(45)).contains(&closed), "{closed:?}");
+}
