@@ -5,6 +5,7 @@
 //! side. And nothing outlives the process that started it, however that ends: see [`Process`].
 
 mod address;
+pub mod batch;
 mod burst;
 pub mod client;
 mod counting;
