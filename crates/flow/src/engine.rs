@@ -25,7 +25,7 @@ use crate::item::{Item, State};
 use crate::load::EndpointKey;
 use crate::policy::{BandView, UsageLimit};
 use crate::pool::{ParkRank, Pool};
-use crate::rate::GrantRate;
+use crate::rate::DrainRate;
 use crate::stats::{BandTotals, LeaseStats, RevocationStats};
 use crate::ticket::Ticket;
 
@@ -65,7 +65,7 @@ pub struct Engine {
     sequence: u64,
     starts: u64,
     closed: bool,
-    rate: GrantRate,
+    rate: DrainRate,
     totals: BTreeMap<Priority, BandTotals>,
     flattened_ceilings: u64,
     invalid_ttls: u64,
@@ -107,7 +107,7 @@ impl Engine {
             sequence: 0,
             starts: 0,
             closed: false,
-            rate: GrantRate::default(),
+            rate: DrainRate::default(),
             totals: BTreeMap::new(),
             flattened_ceilings: 0,
             invalid_ttls: 0,
@@ -174,6 +174,9 @@ impl Engine {
         band.waiting.add(item.bytes);
         band.flows[item.flow].waiting.add(item.bytes);
         self.waiting.add(item.bytes);
+        if self.waiting.requests == 1 {
+            self.rate.resume(self.now);
+        }
         if self.config.when_full == WhenFull::Displace {
             band.arrivals.insert(item.rank.sequence, ticket);
         }
@@ -216,6 +219,9 @@ impl Engine {
         band.waiting.sub(item.bytes);
         band.flows[item.flow].waiting.sub(item.bytes);
         self.waiting.sub(item.bytes);
+        if self.waiting.requests == 0 {
+            self.rate.pause(self.now);
+        }
         band.arrivals.remove(&item.rank.sequence);
         if matches!(item.state, State::Queued) {
             let removed = band.flows[item.flow].queue.remove(&mut self.queue_positions, ticket);

@@ -68,6 +68,9 @@ impl Engine {
         let item = &self.items[ticket];
         let (flow, tokens) = (item.flow, item.tokens);
         let turn = matches!(item.state, State::Queued);
+        if item.arrival < self.now {
+            self.rate.count(self.now);
+        }
         self.bands[index].fairness.granted(self.now, flow, tokens, turn);
         self.end_wait(ticket);
         self.charge_lease(index, ticket, reserved);
@@ -94,7 +97,6 @@ impl Engine {
         self.pool.charge(stages, load.tokens);
         self.bands[index].count_lease(flow, LeaseDelta::Charged);
         self.leases.granted += 1;
-        self.rate.count(self.now);
         let verdict = Verdict::Granted { reserved };
         self.effects.push_back(Effect::Verdict { ticket, waiter, verdict });
     }

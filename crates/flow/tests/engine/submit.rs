@@ -305,20 +305,50 @@ fn headers_alone_tell_of_a_full_band_a_closed_gate_and_the_end() {
     assert_eq!(totals[&Priority(0)].outcome(Outcome::RejectedOther), 1);
 }
 
+fn retry_after(effects: &[Effect]) -> Option<u8> {
+    match verdicts(effects)[0].1 {
+        Verdict::Dropped { outcome: Outcome::RejectedCapacity, retry_after } => retry_after,
+        other => panic!("it was to be refused: {other:?}"),
+    }
+}
+
 #[test]
-fn a_refusal_says_when_to_come_back() {
+fn a_refusal_says_when_the_queue_is_likely_to_have_drained() {
     let mut config = plain();
     config.template.max_requests = 4;
-    let mut rig = Rig::new(config, &[100]);
-    rig.at_millis(9_500);
-    for _ in 0..100 {
-        rig.grant(ask("a", 0));
-    }
+    let mut rig = Rig::new(config, &[1]);
+    let mut running = rig.run_on(0, ask("a", 0));
     for _ in 0..4 {
         rig.queue(ask("a", 0));
     }
-    let (_, effects) = rig.submit(ask("a", 0));
-    // Four wait and ten per second were granted.
-    let verdict = Verdict::Dropped { outcome: Outcome::RejectedCapacity, retry_after: Some(1) };
-    assert_eq!(verdicts(&effects)[0].1, verdict);
+    // One goes every two seconds.
+    for second in 1..=20 {
+        rig.at_millis(second * 2_000);
+        let next = granted(&rig.release(running))[0];
+        rig.start(next, 0).unwrap();
+        rig.queue(ask("a", 0));
+        running = next;
+    }
+    assert_eq!(retry_after(&rig.submit(ask("a", 0)).1), Some(8));
+}
+
+#[test]
+fn a_refusal_after_a_quiet_spell_does_not_take_silence_for_a_standstill() {
+    let mut config = plain();
+    config.template.max_requests = 2;
+    let mut rig = Rig::new(config, &[100]);
+    // Requests come and go for an hour; none has to wait.
+    for second in 0..3_600 {
+        rig.at_millis(second * 1_000);
+        let ticket = rig.run_on(0, ask("a", 0));
+        rig.release(ticket);
+    }
+    rig.at_millis(4_000_000);
+    rig.run_many(100, "a", 0);
+    rig.queue(ask("a", 0));
+    rig.queue(ask("a", 0));
+    assert_eq!(retry_after(&rig.submit(ask("a", 0)).1), Some(1));
+    // But a queue that stands still does not become shorter by that.
+    rig.at_millis(4_020_000);
+    assert_eq!(retry_after(&rig.submit(ask("a", 0)).1), Some(15));
 }
