@@ -28,10 +28,13 @@ pub enum InvariantId {
     F11,
     /// A parked ticket is granted only after room appeared on one of its endpoints.
     F12,
+    /// Continuously backlogged flows under weighted fairness: what they were charged per weight differs by no more
+    /// than one largest request of each.
+    F13,
 }
 
 impl InvariantId {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::F1,
         Self::F2,
         Self::F3,
@@ -44,6 +47,7 @@ impl InvariantId {
         Self::F10,
         Self::F11,
         Self::F12,
+        Self::F13,
     ];
 }
 

@@ -11,6 +11,9 @@ use crate::harness::world::World;
 /// Requests counted, round robin, first come first served, 300 ms in the queue.
 const SETUP: u64 = 0x0000_0401_0000_0000;
 
+/// The same with weighted turns: four times as much for tenant 1 as for tenant 3.
+const WEIGHTED: u64 = 0x0002_0401_0104_0000;
+
 /// In the true history, by the order of submission.
 const FIRST: Request = 0;
 const A: Request = 1;
@@ -38,16 +41,32 @@ fn true_history() -> Vec<Step> {
         vec![submit(0, 2), Op::Start { nth: 0, pick: 1, prefill: 1 }, submit(3, 2)],
         vec![Op::Wait { millis: 400, tell: true }],
     ];
-    let mut world = World::new(Setup::decode(SETUP));
-    for op in ops.into_iter().flatten() {
+    history(SETUP, &ops.concat())
+}
+
+/// One place, and requests of 15 tokens: first tenants 1 and 3 wait thrice each, then all get their turns.
+fn weighted_history() -> Vec<Step> {
+    let heavy = |tenant| Op::Submit { tenant, band: 2, bytes: 1, tokens: 15, ttl: 100, ttft: 255, hint: 1, stages: 2 };
+    let turn = [Op::Release { nth: 0, cause: 0 }, Op::Start { nth: 0, pick: 0, prefill: 1 }];
+    let ops = [
+        vec![Op::Pool { mask: 0b01, fresh: 0, limits: 0b01, roles: 0 }, heavy(0), turn[1]],
+        [1, 1, 1, 3, 3, 3].map(heavy).to_vec(),
+        turn.repeat(6),
+    ];
+    history(WEIGHTED, &ops.concat())
+}
+
+fn history(setup: u64, ops: &[Op]) -> Vec<Step> {
+    let mut world = World::new(Setup::decode(setup));
+    for &op in ops {
         world.apply(op).unwrap();
     }
     world.finish().unwrap();
     world.history
 }
 
-fn broken(history: &[Step]) -> Vec<InvariantId> {
-    violations(&Setup::decode(SETUP), history).into_iter().map(|(invariant, _)| invariant).collect()
+fn broken(setup: u64, history: &[Step]) -> Vec<InvariantId> {
+    violations(&Setup::decode(setup), history).into_iter().map(|(invariant, _)| invariant).collect()
 }
 
 /// The first step that `which` is true of.
@@ -97,22 +116,28 @@ fn falsify(invariant: InvariantId, history: &mut [Step]) {
                 .effects
                 .push(Seen::Granted { request: HINTED, reserved: key });
         }
+        InvariantId::F13 => {
+            // The second turn of tenant 3 before the second of tenant 1.
+            find(history, grants(2)).effects = vec![granted(5)];
+        }
     }
 }
 
 #[test]
 fn the_true_history_breaks_nothing() {
     let mut history = true_history();
-    assert_eq!(broken(&history), []);
+    assert_eq!(broken(SETUP, &history), []);
+    assert_eq!(broken(WEIGHTED, &weighted_history()), []);
     find(&mut history, |step| matches!(step.event, Event::Park { request: HINTED, .. }));
 }
 
 #[test]
 fn each_falsified_history_is_caught_by_its_invariant() {
     for invariant in InvariantId::ALL {
-        let mut history = true_history();
+        let weighted = invariant == InvariantId::F13;
+        let (setup, mut history) = if weighted { (WEIGHTED, weighted_history()) } else { (SETUP, true_history()) };
         falsify(invariant, &mut history);
-        let found = broken(&history);
+        let found = broken(setup, &history);
         assert!(found.contains(&invariant), "{invariant} was falsified, found: {found:?}");
     }
 }
@@ -122,5 +147,5 @@ fn a_request_that_never_ends_is_missed() {
     let mut history = true_history();
     let last = history.pop().unwrap();
     assert!(matches!(last.event, Event::Cancel { .. } | Event::Release { cause: TerminationCause::Natural, .. }));
-    assert_eq!(broken(&history), [InvariantId::F1]);
+    assert_eq!(broken(SETUP, &history), [InvariantId::F1]);
 }

@@ -4,15 +4,17 @@
 //! knows nothing of the engine. What depends on saturation is checked where requests are counted, because
 //! only there can it be told from the history by hand.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::{Priority, Time};
+use sluice_core::{Priority, TerminationCause, Time};
 use sluice_flow::policy::{OrderKey, OrderingFacts};
 use sluice_flow::{BandConfig, Config, EndpointKey, InvariantId, Park, RevokeCause, Stage, Stages};
 use sluice_plugins::flow::ConcurrencyMode;
 
+use super::checker_shares::{Flow, Shares};
 use super::history::{AskFacts, Event, Place, Request, Seen, Step};
 use super::ops::{Setup, Turns};
 
@@ -64,9 +66,6 @@ impl Live {
     }
 }
 
-/// A tenant in a band.
-type Flow = (i32, u8);
-
 struct Model<'a> {
     setup: &'a Setup,
     config: Config,
@@ -80,6 +79,7 @@ struct Model<'a> {
     last_turn: BTreeMap<Flow, u64>,
     /// For each flow with queued tickets: the turns taken when it last began to have any.
     backlogged: BTreeMap<Flow, u64>,
+    shares: Shares,
     found: Vec<(InvariantId, usize)>,
 }
 
@@ -96,6 +96,7 @@ impl<'a> Model<'a> {
             turns: 0,
             last_turn: BTreeMap::new(),
             backlogged: BTreeMap::new(),
+            shares: Shares::default(),
             found: Vec::new(),
         }
     }
@@ -122,10 +123,9 @@ impl<'a> Model<'a> {
             }
             // Time comes first: who cancels what has just run out of time changes nothing.
             Event::Cancel { request } if expired(request) => {}
-            Event::Cancel { request } | Event::Release { request, .. } => {
-                let ended = self.live.remove(request).is_some();
-                self.expect(InvariantId::F1, ended);
-            }
+            Event::Cancel { request } => self.ended(*request, None),
+            Event::Release { request, cause: TerminationCause::Evicted, .. } => self.ended(*request, Some(0)),
+            Event::Release { request, tokens, .. } => self.ended(*request, *tokens),
             Event::Start { request, bookings, result: Ok(()) } => {
                 let granted = self.live.get_mut(request).filter(|live| matches!(live.state, State::Granted(_)));
                 let found = granted.is_some();
@@ -138,6 +138,7 @@ impl<'a> Model<'a> {
                 if let Some(live) = self.live.get_mut(request) {
                     live.state = State::Parked;
                     live.hint = Some(hint.clone());
+                    self.shares.credit((live.ask.priority, live.ask.tenant));
                 }
             }
             Event::FirstChunk { request, .. } => {
@@ -178,6 +179,22 @@ impl<'a> Model<'a> {
         self.note_backlogs();
     }
 
+    /// A request ended without a verdict; `real` is what it turned out to cost, where that is known.
+    fn ended(&mut self, request: Request, real: Option<u64>) {
+        let Some(live) = self.live.remove(&request) else { return self.expect(InvariantId::F1, false) };
+        let flow = (live.ask.priority, live.ask.tenant);
+        let cost = live.ask.tokens;
+        match live.state {
+            State::Queued | State::Parked => {}
+            State::Granted(_) => self.shares.credit(flow),
+            State::Started(_) => match real.unwrap_or(cost).cmp(&cost) {
+                Ordering::Less => self.shares.credit(flow),
+                Ordering::Equal => {}
+                Ordering::Greater => self.shares.owe(flow),
+            },
+        }
+    }
+
     fn effect(&mut self, effect: &Seen, step: &Step) {
         match *effect {
             Seen::Granted { request, reserved } => {
@@ -209,7 +226,7 @@ impl<'a> Model<'a> {
 
     fn granted(&mut self, request: Request, reserved: Option<EndpointKey>, step: &Step) {
         let live = &self.live[&request];
-        let (priority, tenant) = (live.ask.priority, live.ask.tenant);
+        let (priority, tenant, cost) = (live.ask.priority, live.ask.tenant, live.ask.tokens);
         let parked = matches!(live.state, State::Parked);
         let room = match reserved {
             Some(key) => {
@@ -239,8 +256,10 @@ impl<'a> Model<'a> {
         };
         let out_of_order = self.flows_are_tenants() && !parked && self.live.iter().any(earlier);
         self.expect(InvariantId::F8, !out_of_order);
-        if !parked {
-            self.turn((priority, tenant));
+        if parked {
+            self.shares.out_of_turn((priority, tenant), cost);
+        } else {
+            self.turn((priority, tenant), cost);
         }
         if let Some(live) = self.live.get_mut(&request) {
             live.granted_before = true;
@@ -248,9 +267,14 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Between two turns of a flow, every flow of the band that has been backlogged all along has had one.
-    fn turn(&mut self, flow: Flow) {
+    /// Between two turns of a flow, every flow of the band that has been backlogged all along has had one; under
+    /// weighted fairness, both were charged alike per weight.
+    fn turn(&mut self, flow: Flow, cost: u64) {
         self.turns += 1;
+        let fair = self.shares.turn(flow, cost);
+        if self.setup.turns == Turns::Weighted && self.flows_are_tenants() {
+            self.expect(InvariantId::F13, fair);
+        }
         if self.setup.turns == Turns::RoundRobin && self.flows_are_tenants() {
             let previous = self.last_turn.get(&flow).copied().unwrap_or(u64::MAX);
             let starved = self.backlogged.iter().any(|(other, &since)| {
@@ -269,9 +293,12 @@ impl<'a> Model<'a> {
         let alive: BTreeSet<Flow> = self.live.values().map(|live| (live.ask.priority, live.ask.tenant)).collect();
         self.last_turn.retain(|flow, _| alive.contains(flow));
         self.backlogged.retain(|flow, _| flows.contains(flow));
-        for flow in flows {
+        for &flow in &flows {
             self.backlogged.entry(flow).or_insert(self.turns);
         }
+        let may_go = |live: &&Live| matches!(live.state, State::Queued) && !self.is_capped(live);
+        let may_go = self.live.values().filter(may_go).map(|live| (live.ask.priority, live.ask.tenant)).collect();
+        self.shares.note_backlogged(&may_go);
     }
 
     fn after(&mut self, step: &Step) {
@@ -329,6 +356,7 @@ impl<'a> Model<'a> {
     }
 
     fn is_open(&self, ceiling: f64) -> bool {
+        let ceiling = if self.config.dry_run.ceilings { 1.0 } else { ceiling };
         let serving = |stages: Stages| self.places.iter().any(|place| place.stages.covers(stages));
         let stages: Vec<Stages> =
             [Stages::PREFILL, Stages::DECODE].into_iter().filter(|&stages| serving(stages)).collect();

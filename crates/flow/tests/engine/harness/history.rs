@@ -1,5 +1,7 @@
 //! What happened in a run, as plain values.
 
+use std::collections::BTreeMap;
+
 use sluice_core::{TerminationCause, Time};
 use sluice_flow::{Booking, EndpointKey, Outcome, Park, RevokeCause, Stages, StartError};
 
@@ -51,12 +53,23 @@ pub(crate) enum Seen {
     Revoked { request: Request, cause: RevokeCause },
 }
 
+/// What has been counted of one priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) displaced: u64,
+    pub(crate) revocations: u64,
+    pub(crate) would_gate: u64,
+    pub(crate) would_revoke: u64,
+}
+
 /// What can be seen after a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct After {
     /// Priority, waiting requests, waiting bytes, ceiling; from the highest priority down.
     pub(crate) bands: Vec<(i32, u64, u64, f64)>,
     pub(crate) waiting: (u64, u64),
+    /// By priority.
+    pub(crate) counts: BTreeMap<i32, Counts>,
     pub(crate) granted: u64,
     pub(crate) started: u64,
     pub(crate) next_wakeup: Option<Time>,

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use sluice_core::Priority;
 use sluice_flow::policy::{FairnessPolicy, OrderingPolicy, UsageLimitPolicy};
-use sluice_flow::{BandConfig, Budgets, Config, EvictionConfig, GlobalLimits, OTHER_TENANT, VictimOrder, WhenFull};
+use sluice_flow::{
+    BandConfig, Budgets, Config, DryRun, EvictionConfig, GlobalLimits, OTHER_TENANT, VictimOrder, WhenFull,
+};
 use sluice_plugins::flow::{
     ConcurrencyDetector, ConcurrencyMode, Curve, Domain, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin,
     SloDeadline, StaticUsageLimit, Weighted, Weights,
@@ -17,23 +19,91 @@ pub(crate) const PRIORITIES: [i32; 6] = [10, 3, 0, -1, -5, -9];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Submit { tenant: u8, band: u8, bytes: u8, tokens: u8, ttl: u8, ttft: u8, hint: u8, stages: u8 },
-    Cancel { nth: u8 },
-    Start { nth: u8, pick: u8, prefill: u8 },
-    Park { nth: u8, hint: u8 },
-    FirstChunk { nth: u8, release_tokens: bool },
-    Release { nth: u8, cause: u8 },
-    Wait { millis: u16, tell: bool },
-    Pool { mask: u8, fresh: u8, limits: u8, roles: u8 },
-    Desired { mask: u8 },
-    Reload { variant: u8 },
+    Submit {
+        tenant: u8,
+        band: u8,
+        bytes: u8,
+        tokens: u8,
+        ttl: u8,
+        ttft: u8,
+        hint: u8,
+        stages: u8,
+    },
+    Cancel {
+        nth: u8,
+    },
+    Start {
+        nth: u8,
+        pick: u8,
+        prefill: u8,
+    },
+    Park {
+        nth: u8,
+        hint: u8,
+    },
+    FirstChunk {
+        nth: u8,
+        release_tokens: bool,
+    },
+    Release {
+        nth: u8,
+        cause: u8,
+    },
+    /// The client has got so many bytes of the response.
+    Progress {
+        nth: u8,
+        bytes: u8,
+    },
+    Wait {
+        millis: u16,
+        tell: bool,
+    },
+    Pool {
+        mask: u8,
+        fresh: u8,
+        limits: u8,
+        roles: u8,
+    },
+    Desired {
+        mask: u8,
+    },
+    Reload {
+        variant: u8,
+    },
     Drain,
     Shutdown,
 }
 
 impl Op {
+    /// Of `words`, as the configuration `setup` wants them: some runs are calm.
+    pub(crate) fn decode_all(setup: u64, words: impl IntoIterator<Item = u64>) -> Vec<Self> {
+        let [.., last] = setup.to_le_bytes();
+        let decode = if last >= 192 { Self::decode_calm } else { Self::decode };
+        words.into_iter().map(decode).collect()
+    }
+
+    /// Mostly requests of three tenants that come, start and end, so that all of them have something to send for long.
+    fn decode_calm(word: u64) -> Self {
+        let [kind, a, b, c, ..] = word.to_le_bytes();
+        match kind {
+            0..=125 => Self::Submit {
+                tenant: 1 + a % 3,
+                band: 2,
+                bytes: 0,
+                tokens: 8 + c % 8,
+                ttl: 100,
+                ttft: 255,
+                hint: 1,
+                stages: 2,
+            },
+            126..=187 => Self::Start { nth: a, pick: b, prefill: 1 },
+            188..=249 => Self::Release { nth: a, cause: 0 },
+            _ => Self::decode(word.rotate_right(8)),
+        }
+    }
+
     /// Spreads the bits of `word` over the kinds of operations.
-    pub(crate) fn decode(word: u64) -> Self {
+    fn decode(word: u64) -> Self {
         let [kind, a, b, c, d, e, f, g] = word.to_le_bytes();
         match kind {
             0..=89 => {
@@ -53,8 +123,9 @@ impl Op {
             105..=164 => Self::Start { nth: a, pick: b, prefill: c },
             165..=184 => Self::Park { nth: a, hint: b },
             185..=189 => Self::FirstChunk { nth: a, release_tokens: b % 2 == 0 },
-            190..=229 => Self::Release { nth: a, cause: b },
-            230..=244 => Self::Wait { millis: u16::from(a) * u16::from(b % 8), tell: c % 4 != 0 },
+            190..=225 => Self::Release { nth: a, cause: b },
+            226..=232 => Self::Progress { nth: a, bytes: b % 4 },
+            233..=244 => Self::Wait { millis: u16::from(a) * u16::from(b % 8), tell: c % 4 != 0 },
             245..=249 => Self::Pool { mask: a, fresh: b & c, limits: d, roles: e },
             250..=252 => Self::Desired { mask: a },
             253 | 254 => Self::Reload { variant: a },
@@ -92,7 +163,7 @@ impl Iterator for Words {
 pub(crate) enum Turns {
     RoundRobin,
     Strict,
-    /// Without an oracle: only the invariants are checked.
+    /// The oracle follows the engine's choice among the flows; the shares are checked by their bound.
     Weighted,
 }
 
@@ -132,8 +203,12 @@ impl Setup {
             Turns::RoundRobin => Arc::new(RoundRobin),
             Turns::Strict => Arc::new(GlobalStrict),
             Turns::Weighted => {
-                let weights = Weights::new(1.0, [("t1".to_owned(), 4.0)], [("t2".to_owned(), 0.5)])
-                    .expect("the weights are good");
+                let weights = Weights::new(
+                    Self::weight(0),
+                    [("t1".to_owned(), Self::weight(1))],
+                    [("t2".to_owned(), Self::weight(2))],
+                )
+                .expect("the weights are good");
                 Arc::new(Weighted::new(weights, max_in_flight))
             }
         };
@@ -155,8 +230,17 @@ impl Setup {
         }
     }
 
+    /// Of the tenant `t<number>`, where turns are weighted.
+    pub(crate) const fn weight(tenant: u8) -> f64 {
+        match tenant {
+            1 => 4.0,
+            2 => 0.5,
+            _ => 1.0,
+        }
+    }
+
     pub(crate) fn config(&self, variant: u8) -> Config {
-        let [_, _, _, _, a, b, c, d] = self.word.to_le_bytes();
+        let [mode, _, _, _, a, b, c, d] = self.word.to_le_bytes();
         let vary = |byte: u8, by: u8| usize::from(byte.wrapping_add(variant.wrapping_mul(by)));
         let secs = |number: usize| Duration::from_millis([0, 300, 1000, 4000][number % 4]);
         let band = |number: usize| BandConfig {
@@ -173,7 +257,7 @@ impl Setup {
         bands.insert(Priority(-1), BandConfig { shed: vary(b, 5) % 8 == 0, ..band(vary(b, 7)) });
         let template = band(vary(c, 1));
         let eviction = EvictionConfig {
-            victim_order: [VictimOrder::Newest, VictimOrder::MostSlack][vary(d, 0) % 2],
+            victim_order: [VictimOrder::Newest, VictimOrder::MostSlack, VictimOrder::Cheapest][vary(d, 0) % 3],
             max_in_flight_revocations: [None, Some(2)][vary(d, 1) / 2 % 2],
             confirmation_timeout: Duration::from_millis(500),
         };
@@ -191,6 +275,7 @@ impl Setup {
         config.when_full = [WhenFull::Reject, WhenFull::Displace][vary(d, 1) / 4 % 2];
         config.max_flows_per_band = [3, 1000][vary(b, 0) / 4 % 2];
         config.eviction = [Some(eviction), None][usize::from(vary(d, 1) / 16 % 4 == 0)];
+        config.dry_run = DryRun { ceilings: vary(mode / 4, 1) % 8 == 7, eviction: vary(b / 8, 1) % 8 == 7 };
         assert_ne!(OTHER_TENANT, "t0", "tenants of the tests have other names");
         config
     }

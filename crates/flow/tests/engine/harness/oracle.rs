@@ -1,7 +1,7 @@
 //! The rules of admission written down as plainly as possible: no index, no sum kept, everything scanned.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use sluice_flow::{
 };
 use sluice_plugins::flow::ConcurrencyDetector;
 
-use super::history::{AskFacts, Place, Request, Seen};
-use super::oracle_pool::allows;
+use super::history::{AskFacts, Counts, Place, Request, Seen};
+use super::ops::{Setup, Turns};
+use super::oracle_turns::Circle;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -29,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) tokens: u64,
     pub(crate) stages: Stages,
     pub(crate) hint: Option<Vec<u8>>,
+    /// Bytes of the response that the client has got.
+    pub(crate) sent: u64,
     pub(crate) state: State,
 }
 
@@ -44,6 +47,7 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Revocation {
     pub(crate) pending: bool,
+    pub(crate) dry: bool,
     pub(crate) overdue: Option<Time>,
 }
 
@@ -59,42 +63,42 @@ impl Entry {
     pub(crate) fn rank(&self) -> (OrderKey, Request) {
         (self.key, self.request)
     }
-}
 
-/// Turns of a band: its flows in the order in which they came to be.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    pub(crate) flows: Vec<(u64, String)>,
-    pub(crate) next: u64,
-    pub(crate) cursor: u64,
+    fn forget_dry_revocation(&mut self) {
+        if let State::Started { revoked, .. } = &mut self.state {
+            *revoked = revoked.filter(|revoked| !revoked.dry);
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Oracle {
     pub(crate) config: Config,
     pub(crate) detector: ConcurrencyDetector,
-    /// The band fairness is round robin rather than strict.
-    pub(crate) round_robin: bool,
+    pub(crate) turns: Turns,
     pub(crate) max_in_flight: Option<u64>,
     pub(crate) now: Time,
     /// Those that have not ended, in the order of submission.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) bands: BTreeMap<Reverse<i32>, Turns>,
+    pub(crate) bands: BTreeMap<Reverse<i32>, Circle>,
     pub(crate) desired: Vec<i32>,
     pub(crate) pool: Vec<Place>,
     pub(crate) empty_since: (bool, Time),
     pub(crate) closed: bool,
     pub(crate) starts: u64,
+    /// What the engine has granted and the oracle has not yet, where it follows.
+    pub(crate) ahead: VecDeque<Request>,
+    pub(crate) counts: BTreeMap<i32, Counts>,
     pub(crate) seen: Vec<Seen>,
 }
 
 impl Oracle {
-    pub(crate) fn new(config: Config, detector: ConcurrencyDetector, round_robin: bool) -> Self {
+    pub(crate) fn new(setup: &Setup) -> Self {
         let mut oracle = Self {
-            config,
-            detector,
-            round_robin,
-            max_in_flight: None,
+            config: setup.config(0),
+            detector: setup.detector,
+            turns: setup.turns,
+            max_in_flight: setup.max_in_flight,
             now: Time::ZERO,
             entries: Vec::new(),
             bands: BTreeMap::new(),
@@ -103,6 +107,8 @@ impl Oracle {
             empty_since: (true, Time::ZERO),
             closed: false,
             starts: 0,
+            ahead: VecDeque::new(),
+            counts: BTreeMap::new(),
             seen: Vec::new(),
         };
         oracle.provision();
@@ -135,6 +141,7 @@ impl Oracle {
             tokens: ask.tokens,
             stages: ask.stages,
             hint: ask.hint.clone(),
+            sent: 0,
             state: State::New,
         };
         self.entries.push(entry.clone());
@@ -268,6 +275,9 @@ impl Oracle {
                 self.entries[index].key = after.key(&facts);
             }
         }
+        if old.dry_run.eviction && !self.config.dry_run.eviction {
+            self.entries.iter_mut().for_each(Entry::forget_dry_revocation);
+        }
         self.provision();
         self.expire();
         self.run();
@@ -283,10 +293,11 @@ impl Oracle {
         if revoke {
             let mut started: Vec<(u64, Request)> = Vec::new();
             for entry in &mut self.entries {
+                entry.forget_dry_revocation();
                 if let State::Started { order, revoked, .. } = &mut entry.state
                     && revoked.is_none()
                 {
-                    *revoked = Some(Revocation { pending: true, overdue: None });
+                    *revoked = Some(Revocation { pending: true, dry: false, overdue: None });
                     started.push((*order, entry.request));
                 }
             }
@@ -377,7 +388,8 @@ impl Oracle {
         while self.config.when_full == WhenFull::Displace && !self.is_within_limits(self.waiting(|_| true)) {
             let below = self.entries.iter().filter(|other| other.waits() && other.priority < priority);
             let newest_of_lowest = below.min_by_key(|other| (other.priority, Reverse(other.request)));
-            let Some(victim) = newest_of_lowest.map(|victim| victim.request) else { return };
+            let Some((victim, of)) = newest_of_lowest.map(|victim| (victim.request, victim.priority)) else { return };
+            self.counts.entry(of).or_default().displaced += 1;
             self.drop_request(victim, Outcome::RejectedCapacity);
         }
     }
@@ -385,57 +397,6 @@ impl Oracle {
     fn run(&mut self) {
         self.dispatch();
         self.plan_evictions();
-    }
-
-    fn dispatch(&mut self) {
-        while let Some((request, reserved)) = self.choose() {
-            let entry = self.entry(request);
-            let turn = matches!(entry.state, State::Queued);
-            entry.state = State::Granted(reserved);
-            let (priority, tenant) = (entry.priority, entry.tenant.clone());
-            if turn && let Some(turns) = self.bands.get_mut(&Reverse(priority)) {
-                let number = turns.flows.iter().find(|(_, name)| *name == tenant).map(|(number, _)| *number);
-                turns.cursor = number.unwrap_or(turns.cursor);
-            }
-            self.seen.push(Seen::Granted { request, reserved });
-        }
-    }
-
-    fn choose(&self) -> Option<(Request, Option<EndpointKey>)> {
-        let ceilings = self.ceilings();
-        for ((&Reverse(priority), turns), ceiling) in self.bands.iter().zip(ceilings) {
-            if !self.is_open(ceiling) {
-                return None;
-            }
-            let of_band = |entry: &&Entry| entry.priority == priority && !self.is_capped(entry);
-            let ready = self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Parked));
-            let ready = ready.filter_map(|entry| self.room_for(entry).map(|key| (entry.rank(), key, entry.request)));
-            if let Some((_, key, request)) = ready.min() {
-                return Some((request, Some(key)));
-            }
-            let queued = || self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Queued));
-            let number = |entry: &Entry| {
-                let flow = turns.flows.iter().find(|(_, name)| *name == entry.tenant);
-                flow.map(|(number, _)| *number).expect("an entry has a flow")
-            };
-            let head = if self.round_robin {
-                queued().min_by_key(|entry| (number(entry) <= turns.cursor, number(entry), entry.rank()))
-            } else {
-                queued().min_by_key(|entry| entry.rank())
-            };
-            if let Some(entry) = head {
-                return Some((entry.request, None));
-            }
-        }
-        None
-    }
-
-    /// The endpoint with the lowest key that has room for a parked request.
-    fn room_for(&self, entry: &Entry) -> Option<EndpointKey> {
-        let free = |place: &&Place| {
-            allows(entry, place) && self.has_room(place, self.booked(place.key).plus(self.reserved(place.key, None)))
-        };
-        self.pool.iter().filter(free).map(|place| place.key).min()
     }
 
     fn full(&self) -> Outcome {

@@ -25,7 +25,7 @@ impl Oracle {
         let outstanding = self.entries.iter().filter(|entry| is_pending(entry)).count() as u64;
         let mut quota = config.max_in_flight_revocations.map_or(u64::MAX, |limit| limit.saturating_sub(outstanding));
         let mut claims: BTreeMap<EndpointKey, u64> = BTreeMap::new();
-        let bands: Vec<(i32, f64)> = self.bands.keys().map(|priority| priority.0).zip(self.ceilings()).collect();
+        let bands: Vec<(i32, f64)> = self.bands.keys().map(|priority| priority.0).zip(self.gates()).collect();
         let Some(first_gated) = bands.iter().position(|(_, ceiling)| !self.is_open(*ceiling)) else { return };
         for &(priority, ceiling) in &bands[first_gated..] {
             if self.waiting(|entry| entry.priority == priority).0 == 0 {
@@ -88,7 +88,7 @@ impl Oracle {
             *load = rest + demand[&partition].min(slots[&partition].saturating_sub(rest));
         }
         for request in chosen {
-            self.revoke(config, request, quota);
+            self.revoke(config, request, priority, quota);
         }
     }
 
@@ -189,7 +189,7 @@ impl Oracle {
                 }
                 let at = targets.iter().copied().filter(|&key| on(&victim, key)).min();
                 *claims.entry(at.expect("it is on one of them")).or_default() += 1;
-                self.revoke(config, victim.request, quota);
+                self.revoke(config, victim.request, priority, quota);
             }
         }
     }
@@ -223,8 +223,9 @@ impl Oracle {
                 VictimOrder::Newest | VictimOrder::Cheapest => Time::ZERO,
                 VictimOrder::MostSlack => deadline.unwrap_or(Time::MAX),
             };
-            let State::Started { order, .. } = entry.state else { unreachable!("only started requests") };
-            (entry.priority, Reverse(slack), Reverse(order))
+            let sent = if order == VictimOrder::Cheapest { entry.sent } else { 0 };
+            let State::Started { order: started, .. } = entry.state else { unreachable!("only started requests") };
+            (entry.priority, sent, Reverse(slack), Reverse(started))
         });
         victims
     }
@@ -255,13 +256,20 @@ impl Oracle {
         (0..=capacity).find(|&k| k as f64 / capacity as f64 >= ceiling).unwrap_or(capacity)
     }
 
-    fn revoke(&mut self, config: EvictionConfig, request: Request, quota: &mut u64) {
+    fn revoke(&mut self, config: EvictionConfig, request: Request, for_priority: i32, quota: &mut u64) {
         *quota -= 1;
-        let overdue = Some(self.now.saturating_add(config.confirmation_timeout));
+        let dry = self.config.dry_run.eviction;
+        let overdue = (!dry).then(|| self.now.saturating_add(config.confirmation_timeout));
         if let State::Started { revoked, .. } = &mut self.entry(request).state {
-            *revoked = Some(Revocation { pending: true, overdue });
+            *revoked = Some(Revocation { pending: true, dry, overdue });
         }
-        self.seen.push(Seen::Revoked { request, cause: RevokeCause::Eviction });
+        let counts = self.counts.entry(for_priority).or_default();
+        if dry {
+            counts.would_revoke += 1;
+        } else {
+            counts.revocations += 1;
+            self.seen.push(Seen::Revoked { request, cause: RevokeCause::Eviction });
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::checker;
-use super::history::{Event, Seen, Step};
+use super::history::{Counts, Event, Seen, Step};
 use super::ops::{Op, Setup, Words};
 use super::world::World;
 
@@ -49,6 +49,17 @@ impl Coverage {
                 *self.0.entry(effect).or_default() += 1;
             }
         }
+        history.last().into_iter().for_each(|last| self.count_last(last));
+    }
+
+    fn count_last(&mut self, last: &Step) {
+        for counts in last.after.counts.values() {
+            let Counts { displaced, revocations: _, would_gate, would_revoke } = *counts;
+            for (what, number) in [("displaced", displaced), ("would gate", would_gate), ("would revoke", would_revoke)]
+            {
+                *self.0.entry(format!("counted: {what}")).or_default() += number;
+            }
+        }
     }
 
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
@@ -85,7 +96,7 @@ pub(crate) fn search(seed: u64, total: u64, length: usize, coverage: &mut Covera
     let mut done = 0;
     while done < total {
         let setup = words.next().unwrap_or_default();
-        let ops: Vec<Op> = words.by_ref().take(length).map(Op::decode).collect();
+        let ops = Op::decode_all(setup, words.by_ref().take(length));
         match run(setup, &ops) {
             Ok(history) => coverage.count(&history),
             Err(message) => return Err(minimal(Failure { setup, ops, message })),

@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluice_core::{FlowKey, Priority, TerminationCause, Time};
 use sluice_flow::{
-    Ask, Booking, Effect, Ended, EndpointKey, Engine, Park, Signal, Stage, Stages, Start, StartError, Ticket,
-    TokensAtFirstChunk, TtlHeader, Verdict, Violations, Waiter,
+    Ask, BandTotals, Booking, Effect, Ended, EndpointKey, Engine, Park, Signal, Stage, Stages, Start, StartError,
+    Stats, Ticket, TokensAtFirstChunk, TtlHeader, Verdict, Violations, Waiter,
 };
 use smallvec::SmallVec;
 
 use super::endpoints::{Hint, member};
-use super::history::{After, AskFacts, Event, Place, Request, Seen, Step};
-use super::ops::{Op, PRIORITIES, Setup, Turns};
+use super::history::{After, AskFacts, Counts, Event, Place, Request, Seen, Step};
+use super::ops::{Op, PRIORITIES, Setup};
 use super::oracle::Oracle;
 use super::oracle::State as OracleState;
 
@@ -24,8 +25,9 @@ const ENDPOINTS: u8 = 4;
 pub(crate) struct World {
     setup: Setup,
     engine: Engine,
-    /// None where turns are weighted.
-    oracle: Option<Oracle>,
+    oracle: Oracle,
+    /// What the engine said in the present step.
+    effects: Vec<Seen>,
     now: Time,
     tickets: BTreeMap<Request, Ticket>,
     next_request: Request,
@@ -33,6 +35,7 @@ pub(crate) struct World {
     started: BTreeSet<Request>,
     waiting: BTreeSet<Request>,
     hints: BTreeMap<Request, Option<Vec<u8>>>,
+    progress: BTreeMap<Request, Arc<AtomicU64>>,
     places: Vec<Place>,
     next_key: u64,
     drained: bool,
@@ -43,12 +46,12 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(setup: Setup) -> Self {
         let engine = Engine::new(setup.config(0));
-        let oracle = (setup.turns != Turns::Weighted)
-            .then(|| Oracle::new(setup.config(0), setup.detector, setup.turns == Turns::RoundRobin));
+        let oracle = Oracle::new(&setup);
         let mut world = Self {
             setup,
             engine,
             oracle,
+            effects: Vec::new(),
             now: Time::ZERO,
             tickets: BTreeMap::new(),
             next_request: 0,
@@ -56,6 +59,7 @@ impl World {
             started: BTreeSet::new(),
             waiting: BTreeSet::new(),
             hints: BTreeMap::new(),
+            progress: BTreeMap::new(),
             places: Vec::new(),
             next_key: 0,
             drained: false,
@@ -79,17 +83,13 @@ impl World {
         {
             return Err(format!("the engine returned {event:?}, the oracle {oracle}"));
         }
-        let effects = self.drain();
-        if let Some(oracle) = &mut self.oracle {
-            let expected = std::mem::take(&mut oracle.seen);
-            if effects != expected {
-                return Err(format!("after {event:?}\nthe engine said {effects:?}\nthe oracle said {expected:?}"));
-            }
+        let effects = std::mem::take(&mut self.effects);
+        let expected = std::mem::take(&mut self.oracle.seen);
+        if effects != expected {
+            return Err(format!("after {event:?}\nthe engine said {effects:?}\nthe oracle said {expected:?}"));
         }
-        let after = self.after();
-        if let Some(expected) = self.oracle.as_ref().map(expected_after)
-            && after != expected
-        {
+        let (after, expected) = (self.after(), expected_after(&self.oracle));
+        if after != expected {
             return Err(format!("after {event:?}\nthe engine shows {after:?}\nthe oracle shows {expected:?}"));
         }
         let counted = self.engine.stats(self.now).violations;
@@ -133,14 +133,16 @@ impl World {
             Op::Start { nth, pick: at, prefill } => {
                 let request = pick(self.granted.iter().copied(), nth)?;
                 let bookings = self.bookings(request, at, prefill)?;
-                let start = Start { bookings: SmallVec::from_vec(bookings.clone()), progress: None };
+                let progress = (prefill % 8 != 7).then(Arc::<AtomicU64>::default);
+                let start = Start { bookings: SmallVec::from_vec(bookings.clone()), progress: progress.clone() };
                 let result = self.engine.start(now, self.tickets[&request], start);
                 if result.is_ok() {
                     self.granted.remove(&request);
                     self.started.insert(request);
+                    self.progress.extend(progress.map(|progress| (request, progress)));
                 }
                 let event = |result| Event::Start { request, bookings: bookings.clone(), result };
-                said = self.oracle.as_mut().map(|oracle| format!("{:?}", event(oracle.start(now, request, &bookings))));
+                said = Some(format!("{:?}", event(self.on_oracle(|oracle| oracle.start(now, request, &bookings)))));
                 event(result)
             }
             Op::Park { nth, hint } => {
@@ -154,7 +156,7 @@ impl World {
                     self.hints.insert(request, Some(hint.clone()));
                 }
                 let event = |result| Event::Park { request, hint: hint.clone(), result };
-                said = self.oracle.as_mut().map(|oracle| format!("{:?}", event(oracle.park(now, request, &hint))));
+                said = Some(format!("{:?}", event(self.on_oracle(|oracle| oracle.park(now, request, &hint)))));
                 event(result)
             }
             Op::FirstChunk { nth, release_tokens } => {
@@ -168,16 +170,22 @@ impl World {
                 let all: Vec<Request> = self.started.iter().chain(&self.granted).copied().collect();
                 let request = pick(all.into_iter(), nth)?;
                 self.forget(request);
+                let tokens = [None, Some(0), Some(5), Some(40)][usize::from(cause / 4 % 4)];
                 let cause = [
                     TerminationCause::Natural,
                     TerminationCause::Evicted,
                     TerminationCause::ClientDisconnect,
                     TerminationCause::Error,
                 ][usize::from(cause % 4)];
-                let tokens = None;
                 self.engine.release(now, self.tickets[&request], Ended { cause, tokens });
                 self.on_oracle(|oracle| oracle.end(now, request));
                 Event::Release { request, cause, tokens }
+            }
+            Op::Progress { nth, bytes } => {
+                let request = pick(self.progress.keys().copied(), nth)?;
+                self.progress[&request].store(bytes.into(), Ordering::Relaxed);
+                self.oracle.entry(request).sent = bytes.into();
+                return None;
             }
             Op::Wait { millis, tell } => {
                 self.now = self.now.saturating_add(Duration::from_millis(millis.into()));
@@ -308,13 +316,14 @@ impl World {
         }
     }
 
-    fn drain(&mut self) -> Vec<Seen> {
-        let mut seen = Vec::new();
+    /// Takes in what the engine said, and tells the oracle of it where it has to follow.
+    fn drain(&mut self) {
         while let Some(effect) = self.engine.poll() {
-            seen.push(match effect {
+            let seen = match effect {
                 Effect::Verdict { waiter: Waiter(request), verdict: Verdict::Granted { reserved }, .. } => {
                     self.waiting.remove(&request);
                     self.granted.insert(request);
+                    self.oracle.follow(request);
                     Seen::Granted { request, reserved }
                 }
                 Effect::Verdict { waiter: Waiter(request), verdict: Verdict::Dropped { outcome, .. }, .. } => {
@@ -323,9 +332,9 @@ impl World {
                 }
                 Effect::Revoke { waiter: Waiter(request), cause, .. } => Seen::Revoked { request, cause },
                 Effect::ManyBands { .. } => unreachable!("the operations know few priorities"),
-            });
+            };
+            self.effects.push(seen);
         }
-        seen
     }
 
     fn forget(&mut self, request: Request) {
@@ -333,12 +342,13 @@ impl World {
             set.remove(&request);
         }
         self.hints.remove(&request);
+        self.progress.remove(&request);
     }
 
-    fn on_oracle(&mut self, call: impl FnOnce(&mut Oracle)) {
-        if let Some(oracle) = &mut self.oracle {
-            call(oracle);
-        }
+    /// The same call on the oracle, once the engine has spoken.
+    fn on_oracle<R>(&mut self, call: impl FnOnce(&mut Oracle) -> R) -> R {
+        self.drain();
+        call(&mut self.oracle)
     }
 
     fn after(&self) -> After {
@@ -348,11 +358,20 @@ impl World {
         After {
             bands: stats.bands.iter().map(band).collect(),
             waiting: (stats.waiting.requests, stats.waiting.bytes),
+            counts: counts(&stats),
             granted: stats.leases.granted,
             started: stats.leases.started,
             next_wakeup: self.engine.next_wakeup(),
         }
     }
+}
+
+fn counts(stats: &Stats) -> BTreeMap<i32, Counts> {
+    let of = |(priority, totals): (&Priority, &BandTotals)| {
+        let &BandTotals { displaced, revocations, would_gate, would_revoke, .. } = totals;
+        (priority.0, Counts { displaced, revocations, would_gate, would_revoke })
+    };
+    stats.totals.iter().map(of).filter(|(_, counts)| *counts != Counts::default()).collect()
 }
 
 fn expected_after(oracle: &Oracle) -> After {
@@ -370,6 +389,7 @@ fn expected_after(oracle: &Oracle) -> After {
     After {
         bands: oracle.bands.keys().map(|priority| priority.0).zip(oracle.ceilings()).map(band).collect(),
         waiting: oracle.waiting(|_| true),
+        counts: oracle.counts.clone(),
         granted: leases(|state| matches!(state, OracleState::Granted(_))),
         started: leases(|state| matches!(state, OracleState::Started { .. })),
         next_wakeup: deadlines.filter(|&deadline| deadline < Time::MAX).chain(overdue).min(),

@@ -1,0 +1,104 @@
+//! The oracle's pass: who goes next.
+
+use std::cmp::Reverse;
+
+use sluice_flow::EndpointKey;
+
+use super::history::{Place, Request, Seen};
+use super::ops::Turns;
+use super::oracle::{Entry, Oracle, State};
+use super::oracle_pool::allows;
+
+/// A band's flows in the order in which they came to be, and where the last turn was.
+#[derive(Debug, Default)]
+pub(crate) struct Circle {
+    pub(crate) flows: Vec<(u64, String)>,
+    pub(crate) next: u64,
+    cursor: u64,
+}
+
+impl Oracle {
+    /// The engine has granted this one.
+    pub(crate) fn follow(&mut self, request: Request) {
+        self.ahead.push_back(request);
+    }
+
+    pub(crate) fn dispatch(&mut self) {
+        while let Some((request, reserved)) = self.choose() {
+            if self.ahead.front() == Some(&request) {
+                self.ahead.pop_front();
+            }
+            self.count_would_gate(request);
+            let entry = self.entry(request);
+            let turn = matches!(entry.state, State::Queued);
+            entry.state = State::Granted(reserved);
+            let (priority, tenant) = (entry.priority, entry.tenant.clone());
+            if turn && let Some(circle) = self.bands.get_mut(&Reverse(priority)) {
+                let number = circle.flows.iter().find(|(_, name)| *name == tenant).map(|(number, _)| *number);
+                circle.cursor = number.unwrap_or(circle.cursor);
+            }
+            self.seen.push(Seen::Granted { request, reserved });
+        }
+    }
+
+    fn choose(&self) -> Option<(Request, Option<EndpointKey>)> {
+        for ((&Reverse(priority), circle), ceiling) in self.bands.iter().zip(self.gates()) {
+            if !self.is_open(ceiling) {
+                return None;
+            }
+            let of_band = |entry: &&Entry| entry.priority == priority && !self.is_capped(entry);
+            let ready = self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Parked));
+            let ready = ready.filter_map(|entry| self.room_for(entry).map(|key| (entry.rank(), key, entry.request)));
+            if let Some((_, key, request)) = ready.min() {
+                return Some((request, Some(key)));
+            }
+            let queued = || self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Queued));
+            let number = |entry: &Entry| {
+                let flow = circle.flows.iter().find(|(_, name)| *name == entry.tenant);
+                flow.map(|(number, _)| *number).expect("an entry has a flow")
+            };
+            let head = match self.turns {
+                Turns::RoundRobin => {
+                    queued().min_by_key(|entry| (number(entry) <= circle.cursor, number(entry), entry.rank()))
+                }
+                Turns::Strict => queued().min_by_key(|entry| entry.rank()),
+                Turns::Weighted => {
+                    // Any flow's first may go. Which one the bound on shares has to show, not the oracle.
+                    let first_of_flow = |entry: &&Entry| {
+                        queued().filter(|other| other.tenant == entry.tenant).all(|other| other.rank() >= entry.rank())
+                    };
+                    let mut firsts = queued().filter(first_of_flow);
+                    let followed = firsts.clone().find(|entry| self.ahead.front() == Some(&entry.request));
+                    followed.or_else(|| firsts.next())
+                }
+            };
+            if let Some(entry) = head {
+                return Some((entry.request, None));
+            }
+        }
+        None
+    }
+
+    /// The endpoint with the lowest key that has room for a parked request.
+    fn room_for(&self, entry: &Entry) -> Option<EndpointKey> {
+        let free = |place: &&Place| {
+            allows(entry, place) && self.has_room(place, self.booked(place.key).plus(self.reserved(place.key, None)))
+        };
+        self.pool.iter().filter(free).map(|place| place.key).min()
+    }
+
+    /// The ceilings that hold: in a dry run they are only shown.
+    pub(crate) fn gates(&self) -> Vec<f64> {
+        let ceilings = self.ceilings();
+        if self.config.dry_run.ceilings { vec![1.0; ceilings.len()] } else { ceilings }
+    }
+
+    /// Counts a grant that only a dry run allows.
+    fn count_would_gate(&mut self, request: Request) {
+        let priority = self.entry(request).priority;
+        let band = self.bands.keys().position(|band| band.0 == priority).expect("an entry has a band");
+        if !self.is_open(self.ceilings()[band]) {
+            self.counts.entry(priority).or_default().would_gate += 1;
+        }
+    }
+}
