@@ -3,7 +3,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use prometheus::{Registry, TextEncoder};
-use sluice_router::FlowState as _;
+use sluice_router::{FlowSnapshot, FlowState as _};
 
 use crate::debug;
 use crate::pool_view::PoolView;
@@ -25,7 +25,8 @@ fn scrape(registry: &Registry) -> Response {
 }
 
 fn flow_page(view: &PoolView) -> Response {
-    Json(debug::flow_page(&view.stats(), &view.endpoint_names())).into_response()
+    let FlowSnapshot { stats, names } = view.now();
+    Json(debug::flow_page(&stats, &names)).into_response()
 }
 
 #[cfg(test)]
@@ -35,10 +36,10 @@ mod tests {
 
     use sluice_core::{FlowKey, Priority, SystemClock, Tasks, Time};
     use sluice_data::{EndpointTable, parse_endpoint_file};
-    use sluice_flow::{Ask, BandConfig, Config};
+    use sluice_flow::{Ask, BandConfig, Config, Stage};
     use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
-    use sluice_router::FlowCollector;
-    use sluice_router::admission::Admission;
+    use sluice_router::admission::{Admission, Target};
+    use sluice_router::{FlowCollector, TenantLabels};
     use tokio::runtime::Handle;
 
     use super::*;
@@ -52,35 +53,41 @@ mod tests {
     }
 
     /// The series of flow control, of an engine in which something of everything has happened.
-    fn flow_control_page() -> String {
+    async fn flow_control_page() -> String {
         let (tasks, _reports) = RuntimeTasks::new(Handle::current());
         let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
         let config =
             Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
-        let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(tasks));
+        let clock = Arc::new(SystemClock::start());
+        let admission = Admission::start(config, clock.clone(), &Tasks::new(tasks));
         let table = Arc::new(EndpointTable::default());
         let ask = || Ask::new(FlowKey { tenant: "a".into(), priority: Priority(0) }, Time::ZERO);
         // Nobody is there yet: the first one waits while the page is read, the second one leaves.
-        let _waiting = admission.admit(ask());
+        let waiting = admission.admit(ask());
         drop(admission.admit(ask()));
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
         let registry = Registry::new();
         let view = PoolView::new(admission, &table);
-        registry.register(Box::new(FlowCollector::new(Arc::new(view), "p", true))).unwrap();
+        let tenants = TenantLabels::new(10, clock);
+        registry.register(Box::new(FlowCollector::new(Arc::new(view), tenants, "p", "l", true))).unwrap();
         let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
         table.replace(parse_endpoint_file(file).unwrap());
+        let endpoint = Arc::clone(&table.snapshot().endpoints()[0]);
+        let target = Target { endpoint, stage: Stage::Decode, tokens: 1 };
+        let _running = waiting.await.unwrap().start(&[target], None).unwrap();
         empty_pool + &TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
     }
 
     #[tokio::test]
     async fn the_page_of_metrics_names_every_series_and_no_other() {
         let documented = names(include_str!("../docs/metrics.md"));
-        let flow_control = flow_control_page();
+        let flow_control = flow_control_page().await;
         let help_and_type = flow_control.lines().filter(|line| line.starts_with("# TYPE"));
         let mut emitted: BTreeSet<String> = help_and_type.flat_map(names).collect();
         emitted.extend(names(include_str!("../crates/extproc/src/metrics.rs")));
+        emitted.extend(names(include_str!("../crates/router/src/flow_durations.rs")));
         assert_eq!(documented, emitted);
     }
 }

@@ -3,9 +3,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_core::EndpointId;
 use sluice_data::EndpointTable;
-use sluice_flow::{EndpointKey, Stats};
-use sluice_router::FlowState;
+use sluice_flow::EndpointKey;
 use sluice_router::admission::Admission;
+use sluice_router::{FlowSnapshot, FlowState};
 
 /// Flow control as metrics and the debug page see it.
 #[derive(Clone, Debug)]
@@ -30,14 +30,10 @@ impl PoolView {
 }
 
 impl FlowState for PoolView {
-    fn stats(&self) -> Stats {
-        self.admission.stats()
-    }
-
-    fn endpoint_names(&self) -> BTreeMap<EndpointKey, EndpointId> {
+    fn now(&self) -> FlowSnapshot {
         let stats = self.admission.stats();
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.retain(|key, _| stats.endpoints.contains_key(key));
-        names.clone()
+        FlowSnapshot { stats, names: names.clone() }
     }
 }

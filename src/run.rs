@@ -15,7 +15,7 @@ use sluice_flow::Signal;
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
 use sluice_router::{
-    FlowCollector, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate, TenantLabels,
+    FlowCollector, FlowDurations, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate, TenantLabels,
 };
 use tokio::runtime::{Handle, Runtime};
 
@@ -108,6 +108,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         flow_control,
         legacy_detector,
         token_estimate,
+        load_producer,
         tenant_headers,
         settings,
         warnings: _,
@@ -126,14 +127,15 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let max_tenants = usize::try_from(settings.metrics.max_tenants).unwrap_or(usize::MAX);
     let tenants = TenantLabels::new(max_tenants, clock.clone());
     let metrics =
-        Metrics::register(&registry, flags.pool_name(), tenants, legacy_names).context("registering metrics")?;
+        Metrics::register(&registry, flags.pool_name(), tenants.clone(), legacy_names).context("registering metrics")?;
     let table = Arc::new(EndpointTable::default());
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 
     let admission = flow_control.map(|flow_control| start_admission(flow_control, clock.clone(), &table, &tasks));
     let view = admission.clone().map(|admission| PoolView::new(admission, &table));
     if let Some(view) = &view {
-        let collector = FlowCollector::new(Arc::new(view.clone()), flags.pool_name(), legacy_names);
+        let (state, pool) = (Arc::new(view.clone()), flags.pool_name());
+        let collector = FlowCollector::new(state, tenants.clone(), pool, &load_producer, legacy_names);
         registry.register(Box::new(collector)).context("registering metrics")?;
     }
     let gatekeeper = match (&admission, legacy_detector) {
@@ -141,7 +143,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         (None, Some(detector)) => Gatekeeper::Shedding(SheddingGate::new(detector)),
         (None, None) => Gatekeeper::Open,
     };
-    let router = Router::new(RouterParts {
+    let mut router = Router::new(RouterParts {
         table,
         scheduler,
         identities: identities(&settings, tenant_headers),
@@ -151,6 +153,10 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         seed: seed()?,
         heed_subset: !flags.disable_endpoint_subset_filter,
     });
+    if let Some(admission) = &admission {
+        let durations = FlowDurations::register(&registry, admission, tenants, clock.clone(), legacy_names);
+        router = router.measured(durations.context("registering metrics")?);
+    }
     let max_request_body = settings.limits.max_request_body.0;
     let refusal_style = match settings.refusals.body {
         RefusalBody::Api => RefusalStyle::Api,

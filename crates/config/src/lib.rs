@@ -61,6 +61,8 @@ pub struct Assembled {
     pub legacy_detector: Option<Arc<dyn SaturationDetector>>,
     /// What a request weighs before anything has counted its tokens.
     pub token_estimate: TokenEstimate,
+    /// The name of the plugin that estimates it: what is in flight is shown under it.
+    pub load_producer: String,
     /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
     /// case.
     pub tenant_headers: Vec<String>,
@@ -86,8 +88,15 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
     diagnostics.sort();
     match assembled {
         Some((parts, settings)) if !diagnostics.has_errors() => {
-            let assemble::Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate, tenant_headers } =
-                parts;
+            let assemble::Parts {
+                scheduler,
+                discovery,
+                flow_control,
+                legacy_detector,
+                token_estimate,
+                load_producer,
+                tenant_headers,
+            } = parts;
             let warnings = diagnostics.into_list();
             Ok(Assembled {
                 scheduler,
@@ -95,6 +104,7 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
                 flow_control,
                 legacy_detector,
                 token_estimate,
+                load_producer,
                 tenant_headers,
                 settings,
                 warnings,

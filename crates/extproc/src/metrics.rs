@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use prometheus::{
 };
 use sluice_core::{Priority, Request};
 use sluice_flow::Outcome;
-use sluice_router::{DEFAULT_TENANT, Identity, OTHER, TenantLabel, TenantLabels, Twin};
+use sluice_router::{DEFAULT_TENANT, Identity, OTHER, PerTenant, TenantLabel, TenantLabels, Twin};
 
 /// At most this many different model names become label values; later ones are counted as `other`. They come from
 /// clients, who could otherwise fill the memory with them.
@@ -44,8 +44,9 @@ struct Families {
     /// Value of the label `inference_pool`.
     pool: String,
     legacy: Option<Legacy>,
-    /// The series that were made for each value of `fairness_id`.
-    series: Mutex<BTreeMap<Arc<str>, TenantSeries>>,
+    placed: PerTenant<(Arc<str>, Priority), Arc<Placed>>,
+    queued: PerTenant<(Arc<str>, Priority, &'static str), Histogram>,
+    failed: PerTenant<(Arc<str>, Priority, &'static str), IntCounter>,
 }
 
 /// The same under the names of earlier releases, where their labels differ.
@@ -54,14 +55,6 @@ struct Legacy {
     requests: IntCounterVec,
     errors: IntCounterVec,
     running: IntGaugeVec,
-}
-
-/// The series of one tenant, so that they are looked up without making strings and dropped with the tenant.
-#[derive(Debug, Default)]
-struct TenantSeries {
-    placed: BTreeMap<(Arc<str>, Priority), Arc<Placed>>,
-    queue_duration: BTreeMap<(Arc<str>, Priority, &'static str), Histogram>,
-    errors: BTreeMap<(Arc<str>, Priority, &'static str), IntCounter>,
 }
 
 /// What counts the requests of one tenant, model and priority that got an endpoint.
@@ -132,7 +125,7 @@ impl Metrics {
         }
         let model = self.models.known(labels.model.as_ref());
         labels.known(&self.tenants, |tenant| {
-            let series = self.families.queue_duration(tenant, &model, labels.priority, outcome);
+            let series = self.families.queued(tenant, &model, labels.priority, outcome);
             series.observe(waited.as_secs_f64());
         });
     }
@@ -145,7 +138,7 @@ impl Metrics {
     pub(crate) fn failed(&self, labels: &Labels, error_code: &'static str) {
         let model = self.models.known(labels.model.as_ref());
         labels.known(&self.tenants, |tenant| {
-            self.families.errors(tenant, &model, labels.priority, error_code).inc();
+            self.families.failed(tenant, &model, labels.priority, error_code).inc();
         });
         if let Some(legacy) = &self.families.legacy {
             legacy.errors.with_label_values(&[&*model, &*model, error_code]).inc();
@@ -221,82 +214,58 @@ impl Families {
             objectives_not_found,
             pool: pool.to_owned(),
             legacy: legacy_names.then(legacy).transpose()?,
-            series: Mutex::default(),
+            placed: PerTenant::default(),
+            queued: PerTenant::default(),
+            failed: PerTenant::default(),
         })
-    }
-
-    /// The series of `tenant`, which whoever calls keeps from being forgotten meanwhile.
-    fn of<R>(&self, tenant: &str, find: impl FnOnce(&mut TenantSeries) -> R) -> R {
-        let mut all = self.lock();
-        match all.get_mut(tenant) {
-            Some(series) => find(series),
-            None => find(all.entry(tenant.into()).or_default()),
-        }
     }
 
     fn placed(&self, tenant: &str, model: &Arc<str>, priority: Priority) -> Arc<Placed> {
-        self.of(tenant, |series| {
-            let make = || {
-                let priority = priority.to_string();
-                let values = [model, model, tenant, &priority];
-                let legacy = self.legacy.as_ref();
-                let older = legacy.map(|legacy| legacy.requests.with_label_values(&[&**model, model, &priority]));
-                let requests = [self.requests.with_label_values(&values)].into_iter().chain(older);
-                let running = |_: &str| {
-                    let older = legacy.map(|legacy| legacy.running.with_label_values(&[&**model]));
-                    [self.running.with_label_values(&values)].into_iter().chain(older)
-                };
-                let named = Some(&**model).filter(|model| !model.is_empty());
-                Arc::new(Placed {
-                    requests: requests.collect(),
-                    running: named.into_iter().flat_map(running).collect(),
-                })
-            };
-            Arc::clone(series.placed.entry((Arc::clone(model), priority)).or_insert_with(make))
+        self.placed.find(tenant, (Arc::clone(model), priority), || {
+            let priority = priority.to_string();
+            let values = [model, model, tenant, &priority];
+            let mut placed = Placed { requests: vec![self.requests.with_label_values(&values)], running: Vec::new() };
+            if let Some(legacy) = &self.legacy {
+                placed.requests.push(legacy.requests.with_label_values(&[&**model, model, &priority]));
+            }
+            if !model.is_empty() {
+                placed.running.push(self.running.with_label_values(&values));
+                placed.running.extend(self.legacy.iter().map(|legacy| legacy.running.with_label_values(&[&**model])));
+            }
+            Arc::new(placed)
         })
     }
 
-    fn queue_duration(&self, tenant: &str, model: &Arc<str>, priority: Priority, outcome: Outcome) -> Histogram {
+    fn queued(&self, tenant: &str, model: &Arc<str>, priority: Priority, outcome: Outcome) -> Histogram {
         let outcome = outcome.as_str();
-        self.of(tenant, |series| {
-            let entry = series.queue_duration.entry((Arc::clone(model), priority, outcome));
-            let make = || {
-                let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
-                self.queue_duration.with_label_values(&values)
-            };
-            entry.or_insert_with(make).clone()
+        self.queued.find(tenant, (Arc::clone(model), priority, outcome), || {
+            let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
+            self.queue_duration.with_label_values(&values)
         })
     }
 
-    fn errors(&self, tenant: &str, model: &Arc<str>, priority: Priority, error_code: &'static str) -> IntCounter {
-        self.of(tenant, |series| {
-            let entry = series.errors.entry((Arc::clone(model), priority, error_code));
-            let make = || self.errors.with_label_values(&[&**model, model, tenant, &priority.to_string(), error_code]);
-            entry.or_insert_with(make).clone()
+    fn failed(&self, tenant: &str, model: &Arc<str>, priority: Priority, error_code: &'static str) -> IntCounter {
+        self.failed.find(tenant, (Arc::clone(model), priority, error_code), || {
+            self.errors.with_label_values(&[&**model, model, tenant, &priority.to_string(), error_code])
         })
     }
 
     /// Drops the series of `tenant`: another takes its place.
     fn forget(&self, tenant: &str) {
-        let Some(TenantSeries { placed, queue_duration, errors }) = self.lock().remove(tenant) else { return };
         // What was made is there to be removed; `running` is not there for requests without a model.
-        for (model, priority) in placed.keys() {
-            let values = [&**model, model, tenant, &priority.to_string()];
+        for (model, priority) in self.placed.forget(tenant).into_keys() {
+            let values = [&*model, &*model, tenant, &priority.to_string()];
             self.requests.remove_label_values(&values).unwrap_or_default();
             self.running.remove_label_values(&values).unwrap_or_default();
         }
-        for (model, priority, outcome) in queue_duration.keys() {
-            let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
+        for (model, priority, outcome) in self.queued.forget(tenant).into_keys() {
+            let values = [tenant, &priority.to_string(), outcome, &self.pool, &*model, &*model];
             self.queue_duration.remove_label_values(&values).unwrap_or_default();
         }
-        for (model, priority, error_code) in errors.keys() {
-            let values = [&**model, model, tenant, &priority.to_string(), error_code];
+        for (model, priority, error_code) in self.failed.forget(tenant).into_keys() {
+            let values = [&*model, &*model, tenant, &priority.to_string(), error_code];
             self.errors.remove_label_values(&values).unwrap_or_default();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TenantSeries>> {
-        self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

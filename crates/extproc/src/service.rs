@@ -268,12 +268,18 @@ impl Driver {
             return;
         };
         let header_only = is_header_only(headers, *end_of_stream);
-        match self.shared.router.identify(headers, vouched.as_ref(), header_only) {
+        match self.shared.router.identify(headers, vouched.as_ref()) {
             Ok(Resolved { identity, unknown_objective }) => {
                 if unknown_objective {
                     self.shared.metrics.objective_not_found();
                 }
                 self.labels = self.shared.metrics.labels(&identity);
+                if let Some(rejection) = self.shared.router.refuse_by_headers(&identity, headers, header_only) {
+                    if let Rejection::NotAdmitted { outcome, .. } = rejection {
+                        self.shared.metrics.queued(&mut self.labels, outcome, Duration::ZERO);
+                    }
+                    *refusal = Some(rejection.into());
+                }
                 self.identity = Some(identity);
             }
             Err(rejection) => {

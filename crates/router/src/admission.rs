@@ -29,6 +29,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc as StdArc;
 
+use prometheus::Histogram;
 use sluice_core::{Clock, Criticality, Endpoint, Tasks};
 use sluice_flow::{Ask, Config, Engine, Signal, Stats};
 
@@ -78,7 +79,12 @@ impl Admission {
     }
 
     pub fn stats(&self) -> Stats {
-        self.shared.call(|engine, now| engine.stats(now))
+        self.shared.look(Engine::stats)
+    }
+
+    /// Observes in `passes`, from now on, how long each change of the engine takes, in seconds. The first call counts.
+    pub fn observe_passes(&self, passes: Histogram) {
+        self.shared.passes.get_or_init(|| passes);
     }
 }
 

@@ -8,20 +8,30 @@ use std::sync::Arc;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
-use sluice_core::EndpointId;
-use sluice_flow::{BandStats, EndpointKey, Outcome, Partition, Stats};
+use sluice_core::{EndpointId, Priority};
+use sluice_flow::{BandStats, EndpointKey, FlowStats, Load, Outcome, Partition, Stats, Waiting};
+
+use crate::TenantLabels;
 
 /// Where the collector finds the present state.
 pub trait FlowState: Send + Sync {
-    fn stats(&self) -> Stats;
+    fn now(&self) -> FlowSnapshot;
+}
 
+/// Flow control at one moment.
+#[derive(Clone, Debug)]
+pub struct FlowSnapshot {
+    pub stats: Stats,
     /// The names of the endpoints in [`Stats::endpoints`].
-    fn endpoint_names(&self) -> BTreeMap<EndpointKey, EndpointId>;
+    pub names: BTreeMap<EndpointKey, EndpointId>,
 }
 
 /// The series of flow control. `legacy_names` also emits them under their deprecated names.
 pub struct FlowCollector {
     state: Arc<dyn FlowState>,
+    tenants: TenantLabels,
+    /// Value of the label `producer_name`.
+    producer: String,
     /// Value of the label `inference_pool`.
     pool: String,
     legacy_names: bool,
@@ -34,17 +44,15 @@ impl fmt::Debug for FlowCollector {
 }
 
 impl FlowCollector {
-    pub fn new(state: Arc<dyn FlowState>, pool: &str, legacy_names: bool) -> Self {
-        Self { state, pool: pool.to_owned(), legacy_names }
-    }
-
-    fn families(&self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) -> Vec<MetricFamily> {
-        let mut page = Page { pool: &self.pool, legacy_names: self.legacy_names, families: Vec::new() };
-        page.flows(&stats.bands);
-        page.bands(stats);
-        page.outcomes(stats);
-        page.endpoints(stats, names);
-        page.families
+    /// `pool` and `producer` are what the labels `inference_pool` and `producer_name` say.
+    pub fn new(
+        state: Arc<dyn FlowState>,
+        tenants: TenantLabels,
+        pool: &str,
+        producer: &str,
+        legacy_names: bool,
+    ) -> Self {
+        Self { state, tenants, pool: pool.to_owned(), producer: producer.to_owned(), legacy_names }
     }
 }
 
@@ -55,11 +63,19 @@ impl Collector for FlowCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.families(&self.state.stats(), &self.state.endpoint_names())
+        let FlowSnapshot { stats, names } = self.state.now();
+        let Self { state: _, tenants, producer, pool, legacy_names } = self;
+        let mut page = Page { tenants, pool, legacy_names: *legacy_names, families: Vec::new() };
+        page.flows(&stats.bands);
+        page.bands(&stats);
+        page.outcomes(&stats);
+        page.endpoints(&stats, &names, producer);
+        page.families
     }
 }
 
 struct Page<'a> {
+    tenants: &'a TenantLabels,
     pool: &'a str,
     legacy_names: bool,
     families: Vec<MetricFamily>,
@@ -68,6 +84,11 @@ struct Page<'a> {
 /// Label values, without the pool, and what they count.
 type Row = (Vec<String>, f64);
 
+fn waiting_flows(bands: &[BandStats]) -> impl Iterator<Item = (&BandStats, &FlowStats)> {
+    let flows = bands.iter().flat_map(|band| band.flows.iter().map(move |flow| (band, flow)));
+    flows.filter(|(_, flow)| flow.waiting.requests > 0)
+}
+
 #[expect(clippy::cast_precision_loss, reason = "Prometheus knows floats only; counts stay far below 2^53")]
 const fn float(count: u64) -> f64 {
     count as f64
@@ -75,13 +96,20 @@ const fn float(count: u64) -> f64 {
 
 impl Page<'_> {
     fn flows(&mut self, bands: &[BandStats]) {
-        let rows = |value: fn(&sluice_flow::Waiting) -> u64| -> Vec<Row> {
-            let flows = bands.iter().flat_map(|band| band.flows.iter().map(move |flow| (band, flow)));
-            flows
-                .map(|(band, flow)| {
-                    (vec![flow.tenant.to_string(), band.priority.to_string()], float(value(&flow.waiting)))
-                })
-                .collect()
+        // Tenants without a label value of their own share a row.
+        let mut waiting: BTreeMap<(String, Priority), Waiting> = BTreeMap::new();
+        for (band, flow) in waiting_flows(bands) {
+            let tenant = self.tenants.admit(&flow.tenant).as_str().to_owned();
+            let sum = waiting.entry((tenant, band.priority)).or_default();
+            sum.requests += flow.waiting.requests;
+            sum.bytes += flow.waiting.bytes;
+        }
+        let rows = |value: fn(&Waiting) -> u64| -> Vec<Row> {
+            let rows = waiting.iter();
+            rows.map(|((tenant, priority), waiting)| {
+                (vec![tenant.clone(), priority.to_string()], float(value(waiting)))
+            })
+            .collect()
         };
         let labels = ["fairness_id", "priority"];
         self.gauge_and_twin("queue_size", "requests waiting", &labels, &rows(|waiting| waiting.requests));
@@ -155,22 +183,30 @@ impl Page<'_> {
         self.counter("llm_d_epp_flow_control_invalid_ttl_total", help, &[], &invalid);
     }
 
-    fn endpoints(&mut self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) {
-        let rows = |value: fn(&sluice_flow::EndpointStats) -> u64| -> Vec<Row> {
-            // An endpoint that was replaced under its name may still be finishing beside its successor.
-            let mut by_name: BTreeMap<&EndpointId, u64> = BTreeMap::new();
-            for (key, endpoint) in &stats.endpoints {
-                if let Some(id) = names.get(key) {
-                    *by_name.entry(id).or_default() += value(endpoint);
+    fn endpoints(&mut self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>, producer: &str) {
+        // An endpoint that was replaced under its name may still be finishing beside its successor.
+        let mut in_flight: BTreeMap<(&EndpointId, String, Priority), Load> = BTreeMap::new();
+        for band in &stats.bands {
+            for flow in band.flows.iter().filter(|flow| !flow.started.is_empty()) {
+                let tenant = self.tenants.admit(&flow.tenant);
+                for (key, load) in &flow.started {
+                    let Some(id) = names.get(key) else { continue };
+                    let sum = in_flight.entry((id, tenant.as_str().to_owned(), band.priority)).or_default();
+                    *sum = sum.plus(*load);
                 }
             }
-            let rows = by_name.into_iter();
-            rows.map(|(id, sum)| (vec![id.name.to_string(), id.namespace.to_string()], float(sum))).collect()
+        }
+        let rows = |value: fn(&Load) -> u64| -> Vec<Row> {
+            let row = |((id, tenant, priority), load): (&(&EndpointId, String, Priority), &Load)| {
+                let names = [id.name.to_string(), id.namespace.to_string(), producer.to_owned()];
+                ([&names[..], &[tenant.clone(), priority.to_string()]].concat(), float(value(load)))
+            };
+            in_flight.iter().map(row).collect()
         };
-        let labels = ["endpoint_name", "namespace"];
-        let requests = rows(|endpoint| endpoint.load.requests);
+        let labels = ["endpoint_name", "namespace", "producer_name", "fairness_id", "priority"];
+        let requests = rows(|load| load.requests);
         self.gauge("llm_d_epp_inflight_requests", "requests started on the endpoint and not ended", &labels, &requests);
-        let tokens = rows(|endpoint| endpoint.load.tokens);
+        let tokens = rows(|load| load.tokens);
         self.gauge("llm_d_epp_inflight_tokens", "tokens that those requests are charged", &labels, &tokens);
     }
 

@@ -2,19 +2,23 @@
 
 pub mod admission;
 mod ask;
+mod flow_durations;
 mod flow_metrics;
 mod gatekeeper;
 mod identity;
 mod in_flight;
+mod per_tenant;
 mod rejection;
 mod route;
 mod tenant_labels;
 mod twin;
 
-pub use flow_metrics::{FlowCollector, FlowState};
+pub use flow_durations::FlowDurations;
+pub use flow_metrics::{FlowCollector, FlowSnapshot, FlowState};
 pub use gatekeeper::{Gatekeeper, SheddingGate};
 pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Resolved, Vouched};
 pub use in_flight::InFlight;
+pub use per_tenant::PerTenant;
 pub use rejection::Rejection;
 pub use route::{Intent, Routed, Router, RouterParts};
 pub use tenant_labels::{OTHER, TenantLabel, TenantLabels};

@@ -16,10 +16,7 @@ pub enum Rejection {
     Shed { retry_after: u64 },
     /// Admission did not let it in, or not in time.
     #[error("{}", admission_text(*outcome))]
-    NotAdmitted {
-        outcome: Outcome,
-        retry_after: Option<u64>,
-    },
+    NotAdmitted { outcome: Outcome, retry_after: Option<u64> },
     /// The pool, or the part of it that the request may use, is empty.
     #[error("failed to find endpoint candidates for serving the request")]
     NoCandidates { retry_after: u64 },

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::admission::{Admit, NotParked, NotStarted, Permit, Target};
 use crate::ask::{Allowed, ask, ask_of_headers};
 use crate::gatekeeper::Gatekeeper;
-use crate::{Identities, Identity, InFlight, Rejection, Resolved, Vouched};
+use crate::{FlowDurations, Identities, Identity, InFlight, Rejection, Resolved, Vouched};
 
 /// A request that wants an endpoint.
 #[derive(Clone, Debug)]
@@ -64,6 +64,7 @@ pub struct Router {
     /// The seed of the next decision's generator.
     seed: AtomicU64,
     heed_subset: bool,
+    durations: Option<FlowDurations>,
 }
 
 /// A request on its way through [`Router::route`].
@@ -81,27 +82,35 @@ impl Router {
         let RouterParts { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset } =
             parts;
         let seed = AtomicU64::new(seed);
-        Self { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset }
+        let durations = None;
+        Self { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset, durations }
     }
 
-    /// Who a request is from, as far as its headers and the proxy say; an error if that rules it out. `header_only` as in
-    /// [`Intent`].
-    pub fn identify(
-        &self,
-        headers: &Headers,
-        vouched: Option<&Vouched>,
-        header_only: bool,
-    ) -> Result<Resolved, Rejection> {
-        let resolved = self.identities.resolve(headers, vouched)?;
-        if let Gatekeeper::FlowControl(admission) = &self.gatekeeper
-            && (!header_only || self.admit_header_only)
-        {
-            let bytes = headers.last_str("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-            if let Some(rejection) = admission.refuse_by_headers(&ask_of_headers(&resolved.identity, bytes)) {
-                return Err(Rejection::not_admitted(rejection, &mut self.rng()));
-            }
+    /// Measures how long requests take into their queues.
+    #[must_use]
+    pub fn measured(self, durations: FlowDurations) -> Self {
+        Self { durations: Some(durations), ..self }
+    }
+
+    /// Who a request is from, as far as its headers and the proxy say; an error if that rules it out.
+    pub fn identify(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Resolved, Rejection> {
+        self.identities.resolve(headers, vouched)
+    }
+
+    /// Refuses, and counts, a request that would be refused whatever its body says. `header_only` as in [`Intent`]. None
+    /// does not promise admission.
+    pub fn refuse_by_headers(&self, identity: &Identity, headers: &Headers, header_only: bool) -> Option<Rejection> {
+        let Gatekeeper::FlowControl(admission) = &self.gatekeeper else { return None };
+        if header_only && !self.admit_header_only {
+            return None;
         }
-        Ok(resolved)
+        let bytes = headers.last_str("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let ask = || admission.refuse_by_headers(&ask_of_headers(identity, bytes));
+        let refusal = match &self.durations {
+            Some(durations) => durations.refuse(identity, ask),
+            None => ask(),
+        };
+        refusal.map(|refusal| Rejection::not_admitted(refusal, &mut self.rng()))
     }
 
     /// Requests may have to wait.
@@ -132,13 +141,15 @@ impl Router {
             }
             Gatekeeper::FlowControl(admission) => {
                 let ask = ask(passage.request, passage.identity, passage.subset.as_ref(), tokens, passage.deadline);
-                let mut admitted = admission.admit(ask);
+                let mut verdict = match &self.durations {
+                    Some(durations) => durations.admit(&identity, || admission.admit(ask)).await,
+                    None => admission.admit(ask).await,
+                };
                 loop {
-                    let permit =
-                        admitted.await.map_err(|dropped| Rejection::not_admitted(dropped, &mut passage.rng))?;
+                    let permit = verdict.map_err(|dropped| Rejection::not_admitted(dropped, &mut passage.rng))?;
                     match self.start(&mut passage, permit)? {
                         Attempt::Started(routed) => return Ok(routed),
-                        Attempt::Parked(again) => admitted = again,
+                        Attempt::Parked(again) => verdict = again.await,
                     }
                 }
             }

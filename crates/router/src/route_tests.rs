@@ -273,7 +273,8 @@ fn the_end_of_admission_answers_what_waits_and_refuses_by_headers() {
     world.admission.as_ref().unwrap().observe(Signal::Drain);
     let rejection = poll(&mut waiting).unwrap().unwrap_err();
     assert!(matches!(rejection, Rejection::NotAdmitted { outcome: Outcome::EvictedOther, retry_after: Some(1..=30) }));
-    let rejection = world.router.identify(&Headers::new(), None, false).unwrap_err();
-    assert!(matches!(rejection, Rejection::NotAdmitted { outcome: Outcome::RejectedOther, .. }));
-    assert!(world.router.identify(&Headers::new(), None, true).is_ok(), "what is not admitted is not refused");
+    let identity = Identity { priority: Priority(0), tenant: "a".into() };
+    let refusal = |header_only| world.router.refuse_by_headers(&identity, &Headers::new(), header_only);
+    assert!(matches!(refusal(false), Some(Rejection::NotAdmitted { outcome: Outcome::RejectedOther, .. })));
+    assert_eq!(refusal(true), None, "what is not admitted is not refused");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_core::{Clock, Time};
@@ -29,7 +29,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     max: usize,
     slots: Mutex<Slots>,
-    forget: OnceLock<Forget>,
+    forget: Mutex<Vec<Forget>>,
 }
 
 #[derive(Default)]
@@ -49,15 +49,13 @@ pub struct TenantLabel {
 impl TenantLabels {
     /// At most `max` tenants have values of their own at a time.
     pub fn new(max: usize, clock: Arc<dyn Clock>) -> Self {
-        let slots = Mutex::default();
-        Self(Arc::new(Shared { clock, max, slots, forget: OnceLock::new() }))
+        Self(Arc::new(Shared { clock, max, slots: Mutex::default(), forget: Mutex::default() }))
     }
 
-    /// Whom to tell when a tenant loses its value: called with the values locked, so that nobody counts under it
-    /// meanwhile. The first call counts.
+    /// Whom else to tell when a tenant loses its value: called with the values locked, so that nobody counts under it
+    /// meanwhile.
     pub fn on_forget(&self, forget: impl Fn(&str) + Send + Sync + 'static) {
-        // A second listener would be a mistake of whoever wires the process, and is left out.
-        self.0.forget.set(Box::new(forget)).unwrap_or_default();
+        self.0.forget.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(forget));
     }
 
     /// The value of `tenant`, which gets one if there is one to be had.
@@ -71,9 +69,8 @@ impl TenantLabels {
             let Some(entry) = longest else { return false };
             slots.quiet.remove(&entry);
             slots.by_tenant.remove(&entry.1);
-            if let Some(forget) = self.0.forget.get() {
-                forget(&entry.1);
-            }
+            let forget = self.0.forget.lock().unwrap_or_else(PoisonError::into_inner);
+            forget.iter().for_each(|forget| forget(&entry.1));
             true
         })
     }

@@ -12,6 +12,9 @@ use crate::plugin::Roles;
 use crate::resolve::{Choice, ResolvedAdmission, ResolvedBand, ResolvedFlowControl};
 use crate::settings::{self, Settings};
 
+/// The plugin that the reference makes where none is declared.
+const DEFAULT_LOAD_PRODUCER: &str = "inflight-load-producer";
+
 impl Assembler<'_, '_> {
     /// What flow control runs on. Without a result there is an error.
     pub(super) fn flow_control(&mut self, resolved: &ResolvedFlowControl, settings: &Settings) -> Option<FlowControl> {
@@ -66,10 +69,12 @@ impl Assembler<'_, '_> {
         self.role(reference, "a saturation detector", |roles| roles.detector.clone())
     }
 
-    /// The first declared estimate, else the default one.
-    pub(super) fn token_estimate(&mut self) -> TokenEstimate {
+    /// The first declared estimate, else the default one; and the name of the plugin it comes from.
+    pub(super) fn token_estimate(&mut self) -> (TokenEstimate, String) {
         let declared = self.having(|roles| roles.token_estimate.is_some());
-        let Some((&first, others)) = declared.split_first() else { return TokenEstimate::default() };
+        let Some((&first, others)) = declared.split_first() else {
+            return (TokenEstimate::default(), DEFAULT_LOAD_PRODUCER.to_owned());
+        };
         let has_reader = matches!(self.admission, ResolvedAdmission::FlowControl(_))
             || !self.having(|roles| roles.detector.is_some()).is_empty();
         if !has_reader {
@@ -80,7 +85,8 @@ impl Assembler<'_, '_> {
             let message = format!("has no effect: tokens are estimated by {:?}", self.instances[first].name);
             self.warn(self.instances[other].node, message);
         }
-        self.roles[first].as_ref().and_then(|roles| roles.token_estimate).unwrap_or_default()
+        let estimate = self.roles[first].as_ref().and_then(|roles| roles.token_estimate).unwrap_or_default();
+        (estimate, self.instances[first].name.clone())
     }
 
     /// Those of every plugin that names some, in the order of declaration.

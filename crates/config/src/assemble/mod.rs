@@ -25,6 +25,7 @@ pub(crate) struct Parts {
     pub(crate) flow_control: Option<FlowControl>,
     pub(crate) legacy_detector: Option<Arc<dyn SaturationDetector>>,
     pub(crate) token_estimate: TokenEstimate,
+    pub(crate) load_producer: String,
     pub(crate) tenant_headers: Vec<String>,
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn assemble(
             assembler.detector(*detector).map(|detector| (None, Some(detector)))
         }
     };
-    let token_estimate = assembler.token_estimate();
+    let (token_estimate, load_producer) = assembler.token_estimate();
     let tenant_headers = assembler.tenant_headers();
     assembler.warn_of_unused();
     if assembler.diagnostics.has_errors() {
@@ -82,9 +83,15 @@ pub(crate) fn assemble(
     }
     let (flow_control, legacy_detector) = admission?;
     match Scheduler::new(handler?, profiles) {
-        Ok(scheduler) => {
-            Some(Parts { scheduler, discovery, flow_control, legacy_detector, token_estimate, tenant_headers })
-        }
+        Ok(scheduler) => Some(Parts {
+            scheduler,
+            discovery,
+            flow_control,
+            legacy_detector,
+            token_estimate,
+            load_producer,
+            tenant_headers,
+        }),
         Err(error) => {
             assembler.error(Document::ROOT, error.to_string());
             None
