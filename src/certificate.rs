@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use arc_swap::ArcSwap;
+use prometheus::{IntGauge, Registry};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -104,6 +105,8 @@ pub(crate) struct Follower {
     taken: Pem,
     /// What the last look has found, and whether it has been judged.
     seen: Option<(Found, bool)>,
+    /// 1 while the files hold a pair that is no good.
+    failing: IntGauge,
 }
 
 type Found = Result<Pem, String>;
@@ -114,7 +117,13 @@ impl Follower {
         let files = PairFiles::of(directory);
         let taken = files.read()?;
         let current = Arc::new(CurrentCertificate::new(files.parse(&taken, &provider)?));
-        Ok(Self { files, provider, current, taken, seen: None })
+        let help = "1 while tls.crt and tls.key are no good and the last good ones are in use";
+        let failing = IntGauge::new("llm_d_epp_certificate_reload_failing", help)?;
+        Ok(Self { files, provider, current, taken, seen: None, failing })
+    }
+
+    pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        registry.register(Box::new(self.failing.clone()))
     }
 
     pub(crate) fn current(&self) -> Arc<CurrentCertificate> {
@@ -135,6 +144,7 @@ impl Follower {
     fn look(&mut self, found: Found) {
         if found.as_ref() == Ok(&self.taken) {
             self.seen = None;
+            self.failing.set(0);
             return;
         }
         match &mut self.seen {
@@ -157,9 +167,13 @@ impl Follower {
                 self.current.0.store(Arc::new(certificate));
                 self.taken = pem;
                 self.seen = None;
+                self.failing.set(0);
                 tracing::info!(certificate = %self.files.certificate.display(), "certificate reloaded");
             }
-            Err(error) => tracing::error!(error, "certificate not reloaded, the previous one stays"),
+            Err(error) => {
+                self.failing.set(1);
+                tracing::error!(error, "certificate not reloaded, the previous one stays");
+            }
         }
     }
 }

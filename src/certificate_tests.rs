@@ -110,6 +110,7 @@ fn a_broken_pair_leaves_the_last_good_one_and_is_judged_once() {
     for _ in 0..3 {
         follower.look_again();
         assert!(matches!(follower.seen, Some((_, true))));
+        assert_eq!(follower.failing.get(), 1);
         assert_eq!(follower.shown(), certificate(&old));
     }
 
@@ -123,6 +124,7 @@ fn a_broken_pair_leaves_the_last_good_one_and_is_judged_once() {
     follower.look_again();
     follower.look_again();
     assert_eq!(follower.shown(), certificate(&new));
+    assert_eq!(follower.failing.get(), 0);
 }
 
 #[test]
@@ -136,6 +138,6 @@ fn a_pair_that_is_put_back_is_no_news() {
     follower.look_again();
     write(directory.path(), &good, &key);
     follower.look_again();
-    assert!(follower.seen.is_none());
+    assert!(follower.seen.is_none() && follower.failing.get() == 0);
     assert_eq!(follower.shown(), certificate(&good));
 }

@@ -15,7 +15,8 @@ use sluice_flow::Signal;
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
 use sluice_router::{
-    FlowCollector, FlowDurations, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate, TenantLabels,
+    FlowCollector, FlowDurations, Gatekeeper, Identities, IdentityRules, Router, RouterParts, SheddingGate,
+    TenantLabels,
 };
 use tokio::runtime::{Handle, Runtime};
 
@@ -126,8 +127,8 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let legacy_names = settings.metrics.legacy_names;
     let max_tenants = usize::try_from(settings.metrics.max_tenants).unwrap_or(usize::MAX);
     let tenants = TenantLabels::new(max_tenants, clock.clone());
-    let metrics =
-        Metrics::register(&registry, flags.pool_name(), tenants.clone(), legacy_names).context("registering metrics")?;
+    let metrics = Metrics::register(&registry, flags.pool_name(), tenants.clone(), legacy_names)
+        .context("registering metrics")?;
     let table = Arc::new(EndpointTable::default());
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 

@@ -62,14 +62,13 @@ pub(crate) async fn serve(
     let addresses = (ext_proc.local_addr()?, health.local_addr()?, metrics.local_addr()?);
 
     let readiness = Readiness::default();
+    let (acceptor, follower) = tls.map_or((None, None), |Tls { acceptor, follower }| (Some(acceptor), follower));
+    if let Some(follower) = follower.filter(|_| flags.enable_cert_reload) {
+        follower.register(&registry).context("registering metrics")?;
+        tasks.spawn("certificate", Criticality::Critical, follower.follow());
+    }
     tasks.spawn("health", Criticality::Critical, serve_health(health, readiness.clone()));
     tasks.spawn("metrics", Criticality::Critical, serve_metrics(metrics, registry, view));
-    let acceptor = tls.map(|Tls { acceptor, follower }| {
-        if let Some(follower) = follower.filter(|_| flags.enable_cert_reload) {
-            tasks.spawn("certificate", Criticality::Critical, follower.follow());
-        }
-        acceptor
-    });
     let (stop, stopped) = oneshot::channel();
     let cut = CancellationToken::new();
     let incoming = connections(ext_proc, acceptor, cut.clone());
