@@ -51,6 +51,18 @@ impl Permit {
     }
 }
 
+impl InFlight {
+    /// Books `endpoint` in place of the first one, whatever its limit: the request is there already.
+    pub fn move_to(&mut self, endpoint: &Arc<Endpoint>) {
+        let Some(load) = self.loads.first_mut().filter(|load| !Arc::ptr_eq(load, endpoint.load())) else { return };
+        endpoint.load().try_book(u64::MAX);
+        endpoint.load().add_tokens(self.tokens);
+        let before = std::mem::replace(load, Arc::clone(endpoint.load()));
+        before.sub_tokens(self.tokens);
+        before.release();
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         for load in self.loads.drain(..) {
@@ -90,6 +102,20 @@ mod tests {
         let in_flight = Permit::unlimited().start(&endpoints, 7).unwrap();
         assert_eq!(loads(&endpoints), [1, 1]);
         assert_eq!(endpoints[1].load().tokens(), 7);
+        drop(in_flight);
+        assert_eq!(loads(&endpoints), [0, 0]);
+        assert_eq!(endpoints[1].load().tokens(), 0);
+    }
+
+    #[test]
+    fn a_booking_moves_as_a_whole() {
+        let endpoints = endpoints(2);
+        let mut in_flight = Permit::unlimited().start(&endpoints[..1], 7).unwrap();
+        for _ in 0..2 {
+            in_flight.move_to(&endpoints[1]);
+            assert_eq!(loads(&endpoints), [0, 1]);
+            assert_eq!((endpoints[0].load().tokens(), endpoints[1].load().tokens()), (0, 7));
+        }
         drop(in_flight);
         assert_eq!(loads(&endpoints), [0, 0]);
         assert_eq!(endpoints[1].load().tokens(), 0);

@@ -4,6 +4,7 @@ mod dispatch;
 mod evict;
 mod lease;
 mod observe;
+mod rebook;
 mod report;
 mod revoke;
 mod submit;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluice_core::{TerminationCause, TokenUsage};
+use sluice_core::{Endpoint, TerminationCause, TokenUsage};
 use sluice_data as data;
 use sluice_flow::{Ended, TokensAtFirstChunk};
 
@@ -16,14 +16,14 @@ pub struct InFlight(Kind);
 #[derive(Debug)]
 enum Kind {
     /// Nothing bounds what an endpoint may have in flight.
-    Counted { _booking: data::InFlight },
+    Counted { booking: data::InFlight },
     /// Holds a lease of the admission engine.
     Leased { lease: admission::InFlight, at_first_chunk: TokensAtFirstChunk, sent: Arc<AtomicU64> },
 }
 
 impl InFlight {
     pub(crate) const fn counted(booking: data::InFlight) -> Self {
-        Self(Kind::Counted { _booking: booking })
+        Self(Kind::Counted { booking })
     }
 
     /// `sent` is read by the engine when it looks for a victim.
@@ -42,6 +42,14 @@ impl InFlight {
             && bytes > 0
         {
             lease.first_chunk(*at_first_chunk);
+        }
+    }
+
+    /// Another endpoint than the booked one serves the request, and counts it from now on.
+    pub(crate) fn move_to(&mut self, endpoint: &Arc<Endpoint>) {
+        match &mut self.0 {
+            Kind::Counted { booking } => booking.move_to(endpoint),
+            Kind::Leased { lease, .. } => lease.move_to(endpoint),
         }
     }
 

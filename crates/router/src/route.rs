@@ -1,4 +1,5 @@
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -116,6 +117,15 @@ impl Router {
     /// Requests may have to wait.
     pub const fn has_queues(&self) -> bool {
         matches!(self.gatekeeper, Gatekeeper::FlowControl(_))
+    }
+
+    /// A gateway that was given several endpoints says which one serves: the booking moves there. An address that no
+    /// endpoint of the pool has changes nothing.
+    pub fn served_by(&self, in_flight: &mut InFlight, address: SocketAddr) {
+        let snapshot = self.table.snapshot();
+        if let Some(endpoint) = snapshot.endpoints().iter().find(|endpoint| endpoint.address == address) {
+            in_flight.move_to(endpoint);
+        }
     }
 
     /// Waits until the request may start, chooses endpoints for it and books them. Dropping the future, at any point,

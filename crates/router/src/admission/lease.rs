@@ -167,6 +167,17 @@ impl InFlight {
         }
     }
 
+    /// The request is decoded on `endpoint` instead of where it was booked. Nothing changes if that is not in the pool.
+    pub fn move_to(&mut self, endpoint: &StdArc<Endpoint>) {
+        let Some(held) = &self.held else { return };
+        held.shared.call(|engine, now| engine.rebook(now, held.ticket, key_of(endpoint)));
+        let booked = self.booked.iter_mut().find(|booked| booked.stage == Stage::Decode);
+        if let Some(booked) = booked.filter(|booked| !StdArc::ptr_eq(&booked.load, endpoint.load())) {
+            let target = Target { endpoint: StdArc::clone(endpoint), stage: Stage::Decode, tokens: booked.tokens };
+            *booked = Booked::new(&target);
+        }
+    }
+
     /// The request is over.
     pub fn finish(mut self, ended: Ended) {
         self.end(ended);

@@ -1,0 +1,33 @@
+//! A gateway that was given several endpoints may use another one than the first.
+
+use sluice_core::Time;
+
+use super::Engine;
+use crate::load::{EndpointKey, Load, Stage};
+use crate::ticket::Ticket;
+
+impl Engine {
+    /// A started request is decoded on `endpoint`, and not where it was booked. Its load moves there whatever the limits
+    /// say: the request is there already. Nothing changes if the endpoint is not in the pool.
+    pub fn rebook(&mut self, now: Time, ticket: Ticket, endpoint: EndpointKey) {
+        self.advance(now);
+        if self.pool.endpoint(endpoint).is_none() {
+            return;
+        }
+        self.delist_victim(ticket);
+        let Some(lease) = self.lease_mut(ticket) else { return };
+        let pending = lease.revoked.is_some_and(|revoked| revoked.pending);
+        if let Some(booking) = lease.bookings.iter_mut().find(|booking| booking.stage == Stage::Decode) {
+            let before = std::mem::replace(&mut booking.endpoint, endpoint);
+            let load = Load::one(booking.tokens);
+            if pending {
+                self.pool.change_revoking(before, |revoking| revoking.sub(load));
+                self.pool.change_revoking(endpoint, |revoking| revoking.add(load));
+            }
+            self.pool.change_load(endpoint, |there| there.add(load));
+            self.pool.change_load(before, |there| there.sub(load));
+        }
+        self.reweigh(ticket);
+        self.run();
+    }
+}
