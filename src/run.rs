@@ -6,11 +6,11 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use prometheus::Registry;
 use rand::TryRng as _;
-use sluice_config::settings::{HeaderOnly, RefusalBody, TrustSource, UnknownObjective};
+use sluice_config::settings::{self, DrainQueued, HeaderOnly, RefusalBody, TrustSource, UnknownObjective};
 use sluice_config::{Assembled, FlowControl, Options, Settings, Severity, Source};
 use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::EndpointTable;
-use sluice_extproc::{Metrics, RefusalStyle, Service, ServiceSettings};
+use sluice_extproc::{Bodies, Metrics, RefusalStyle, Service, ServiceSettings};
 use sluice_flow::Signal;
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
@@ -31,6 +31,9 @@ use crate::{descriptors, logging};
 /// The command line or the configuration is wrong (`EX_USAGE`).
 const EXIT_SETUP: u8 = 64;
 const EXIT_FAILURE: u8 = 1;
+
+/// Bytes of request bodies that may wait, where the configuration does not say.
+const BODY_MEMORY: u64 = 1 << 30;
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -164,10 +167,26 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         RefusalBody::Text => RefusalStyle::Text,
     };
     let vouched_namespace = settings.trust.metadata_namespace;
+    let bodies = match settings.bodies {
+        settings::Bodies::Auto => Bodies::Auto,
+        settings::Bodies::Full => Bodies::Full,
+        settings::Bodies::Headers => Bodies::Headers,
+    };
     let service_settings = ServiceSettings {
         max_request_body,
+        body_progress_timeout: settings.limits.body_progress_timeout.0,
+        body_memory: match settings.limits.body_memory.0 {
+            0 => BODY_MEMORY,
+            bytes => bytes,
+        },
         refusal_style,
         retry_after: settings.refusals.retry_after,
+        bodies,
+        // The client's bound on generated tokens stands in the body, and so does the model that is to be replaced.
+        needs_request_body: token_estimate.output.is_some() || !settings.model_rewrites.is_empty(),
+        needs_response_body: false,
+        extend_message_timeout: true,
+        hand_over: settings.drain.queued == DrainQueued::HandOver,
         vouched_namespace,
         id_seed: seed()?,
     };

@@ -96,6 +96,7 @@ pub(crate) async fn serve(
         () = tokio::time::sleep(flags.drain_timeout) => {}
     }
 
+    service.hand_over();
     if let Some(admission) = admission {
         // Whatever waits is answered now, and nothing new is let in.
         admission.observe(Signal::Drain);

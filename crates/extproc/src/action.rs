@@ -1,40 +1,81 @@
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use sluice_core::{TerminationCause, TokenUsage};
 use sluice_router::Intent;
 
+use crate::message::{BodyMode, InboundEnd};
 use crate::reject::Code;
 use crate::reply::Reply;
 
 /// What the driver of a session has to do.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Find an endpoint; answer with [`Session::on_routed`].
+    /// Find an endpoint; answer with [`Session::on_routed`](crate::session::Session::on_routed).
     Route(Intent),
     /// Forget the routing under way: the request is dead.
     StopRouting,
     Reply(Reply),
+    /// So many bytes of the request's body are kept here from now on.
+    Holding(u64),
+    /// Another endpoint serves the request than the one that was booked.
+    Served(SocketAddr),
     /// So many bytes of the response go to the client.
     Sending(u64),
+    /// The stream of an event stream whose body passes by ended so long after the answer to its headers.
+    PassedBy {
+        end: InboundEnd,
+        after: Duration,
+    },
+    /// Tell the operator, once, that the proxy is set up in a way that costs something.
+    Notice(Notice),
     /// The request is over: release what it holds and count it.
     End(Ending),
     /// End the stream.
     Close(Close),
 }
 
-/// How a request ended.
+/// What an operator should know about the proxy's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Requests in this mode are refused.
+    RefusedMode { direction: &'static str, mode: BodyMode },
+    /// The proxy does not say how it sends bodies, or in words that are not known.
+    UnknownMode,
+    /// Bodies do not come although they should: requests are placed without.
+    NoBody,
+    /// Streams end with the headers of the response, so that nobody knows when requests end.
+    Unaccountable,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     pub(crate) outcome: Outcome,
     pub(crate) usage: TokenUsage,
+    /// What the outcome does not say: what could not be told apart, or what the proxy said of it.
+    pub(crate) remark: Cow<'static, str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Refused(Code),
+    /// Left to another picker, without an answer.
+    HandedOver,
     Terminated {
         cause: TerminationCause,
         /// The status of the response, if there was one.
         status: Option<u16>,
+        responder: Responder,
     },
+}
+
+/// Who made a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Responder {
+    ModelServer,
+    Proxy,
 }
 
 /// How the picker's side of a stream ends. A proxy takes a clean end for "go on without the picker", so it is

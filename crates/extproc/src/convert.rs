@@ -1,53 +1,82 @@
 //! Between the protocol's types and ours. Bodies are copied here once per direction, because the generated types
 //! own their bytes.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue, HeaderValueOption, Metadata};
-use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode;
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::ProcessingMode;
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::{BodySendMode, HeaderSendMode};
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyMutation, BodyResponse, CommonResponse, GrpcStatus, HeaderMutation, HeadersResponse, ImmediateResponse,
     ProcessingRequest, ProcessingResponse, ProtocolConfiguration, StreamedBodyResponse, TrailersResponse,
     body_mutation, processing_request, processing_response,
 };
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
-use envoy_types::pb::google::protobuf::{ListValue, Struct, Value, value::Kind};
+use envoy_types::pb::google::protobuf::{Duration, ListValue, Struct, Value, value::Kind};
 use sluice_core::Headers;
 use sluice_data::Subset;
 use sluice_router::Vouched;
 
-use crate::message::{BodyMode, BodyModes, Inbound, Message};
+use crate::message::{BodyMode, BodyModes, Inbound, Message, Origin};
 use crate::reject::ImmediateReply;
 use crate::reply::{Piece, Reply, RequestMutation};
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
+const SERVED: &str = "x-gateway-destination-endpoint-served";
 
 /// `vouched_namespace` is where the proxy's metadata names objective and fairness id.
 pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> Inbound {
-    let modes = request.protocol_config.as_ref().map(modes);
-    let metadata = request.metadata_context.as_ref();
-    let subset = metadata.and_then(subset);
-    let vouched = metadata.and_then(|metadata| vouched(metadata, vouched_namespace));
-    Inbound { modes, subset, vouched, refusal: None, message: message(request.request) }
-}
-
-fn message(request: Option<processing_request::Request>) -> Message {
     use processing_request::Request;
-    match request {
+    let ProcessingRequest { request, protocol_config, metadata_context, attributes, .. } = request;
+    let metadata = metadata_context.as_ref();
+    let (mut hint, mut said) = (None, None);
+    let message = match request {
         Some(Request::RequestHeaders(part)) => {
+            hint = metadata.and_then(subset);
+            said = metadata.and_then(|metadata| vouched(metadata, vouched_namespace));
             Message::RequestHeaders { headers: headers(part.headers), end_of_stream: part.end_of_stream }
         }
         Some(Request::RequestBody(part)) => {
+            hint = metadata.and_then(subset);
             Message::RequestBody { chunk: Bytes::from(part.body), end_of_stream: part.end_of_stream }
         }
-        Some(Request::RequestTrailers(_)) => Message::RequestTrailers,
+        Some(Request::RequestTrailers(_)) => {
+            hint = metadata.and_then(subset);
+            Message::RequestTrailers
+        }
         Some(Request::ResponseHeaders(part)) => {
-            Message::ResponseHeaders { headers: headers(part.headers), end_of_stream: part.end_of_stream }
+            let headers = headers(part.headers);
+            let served = metadata.and_then(served_metadata).or_else(|| headers.last_str(SERVED)?.trim().parse().ok());
+            let (details, upstream) = attributes.values().find_map(code_details).unwrap_or_default();
+            let origin = Origin { details, upstream, served };
+            Message::ResponseHeaders { headers, end_of_stream: part.end_of_stream, origin }
         }
         Some(Request::ResponseBody(part)) => {
             Message::ResponseBody { chunk: Bytes::from(part.body), end_of_stream: part.end_of_stream }
         }
         Some(Request::ResponseTrailers(_)) => Message::ResponseTrailers,
         None => Message::Unknown,
+    };
+    Inbound { modes: protocol_config.as_ref().map(modes), subset: hint, vouched: said, refusal: None, message }
+}
+
+/// How a response came about, and whether an endpoint was asked for it. The proxy tells under the name that its filter
+/// has in the configuration.
+fn code_details(attributes: &Struct) -> Option<(Option<String>, bool)> {
+    let details = text(attributes, "response.code_details")?;
+    let upstream = text(attributes, "upstream.address").is_some_and(|address| !address.is_empty());
+    Some((Some(details.to_owned()), upstream))
+}
+
+fn served_metadata(metadata: &Metadata) -> Option<SocketAddr> {
+    text(metadata.filter_metadata.get("envoy.lb")?, SERVED)?.trim().parse().ok()
+}
+
+fn text<'a>(fields: &'a Struct, key: &str) -> Option<&'a str> {
+    match &fields.fields.get(key)?.kind {
+        Some(Kind::StringValue(text)) => Some(text),
+        _ => None,
     }
 }
 
@@ -91,23 +120,26 @@ fn subset(metadata: &Metadata) -> Option<Subset> {
 }
 
 fn vouched(metadata: &Metadata, namespace: &str) -> Option<Vouched> {
-    let fields = &metadata.filter_metadata.get(namespace)?.fields;
-    let text = |key: &str| match &fields.get(key)?.kind {
-        Some(Kind::StringValue(text)) => Some(text.clone()),
-        _ => None,
-    };
+    let fields = metadata.filter_metadata.get(namespace)?;
+    let text = |key: &str| text(fields, key).map(str::to_owned);
     Some(Vouched { objective: text("objective"), fairness_id: text("fairness_id") })
 }
 
 pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
     use processing_response::Response;
-    let mut dynamic_metadata = None;
+    let mut message = ProcessingResponse::default();
     let response = match reply {
+        Reply::ContinueRequest => Response::RequestHeaders(HeadersResponse::default()),
         Reply::RequestHeaders(mutation) => {
-            dynamic_metadata = Some(destination_metadata(&mutation.destination));
-            Response::RequestHeaders(HeadersResponse { response: Some(request_headers(mutation)) })
+            message.dynamic_metadata = Some(destination_metadata(&mutation.destination));
+            Response::RequestHeaders(HeadersResponse { response: Some(placed(mutation)) })
         }
         Reply::RequestBody(piece) => Response::RequestBody(streamed(piece)),
+        Reply::RequestBodyAsIs => Response::RequestBody(BodyResponse::default()),
+        Reply::RequestBodyPlaced(mutation) => {
+            message.dynamic_metadata = Some(destination_metadata(&mutation.destination));
+            Response::RequestBody(BodyResponse { response: Some(placed(mutation)) })
+        }
         Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
         Reply::ResponseHeaders => Response::ResponseHeaders(HeadersResponse {
             response: Some(CommonResponse {
@@ -119,16 +151,28 @@ pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
             }),
         }),
         Reply::ResponseBody(piece) => Response::ResponseBody(streamed(piece)),
+        Reply::ResponseBodyAsIs => Response::ResponseBody(BodyResponse::default()),
         Reply::ResponseTrailers => Response::ResponseTrailers(TrailersResponse::default()),
         Reply::Immediate(reply) => Response::ImmediateResponse(immediate(reply)),
+        Reply::Modes(modes) => {
+            message.mode_override = Some(processing_mode(modes));
+            return message;
+        }
+        Reply::Wait(duration) => {
+            let seconds = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+            message.override_message_timeout = Some(Duration { seconds, nanos: 0 });
+            return message;
+        }
     };
-    ProcessingResponse { response: Some(response), dynamic_metadata, ..ProcessingResponse::default() }
+    message.response = Some(response);
+    message
 }
 
-fn request_headers(mutation: RequestMutation) -> CommonResponse {
-    let RequestMutation { destination, new_request_id, remove } = mutation;
+fn placed(mutation: RequestMutation) -> CommonResponse {
+    let RequestMutation { destination, new_request_id, traceparent, remove } = mutation;
     let mut set_headers = vec![set_header(DESTINATION, destination.into_bytes())];
     set_headers.extend(new_request_id.map(|id| set_header("x-request-id", id.into_bytes())));
+    set_headers.extend(traceparent.map(|parent| set_header("traceparent", parent.into_bytes())));
     CommonResponse {
         clear_route_cache: true,
         header_mutation: Some(HeaderMutation {
@@ -136,6 +180,29 @@ fn request_headers(mutation: RequestMutation) -> CommonResponse {
             remove_headers: remove.into_iter().map(str::to_owned).collect(),
         }),
         ..CommonResponse::default()
+    }
+}
+
+/// With full duplex come trailers: they end a body.
+fn processing_mode(modes: BodyModes) -> ProcessingMode {
+    let BodyModes { request, response } = modes;
+    let mode = |mode| {
+        i32::from(match mode {
+            BodyMode::Streamed => BodySendMode::Streamed,
+            BodyMode::Buffered => BodySendMode::Buffered,
+            BodyMode::BufferedPartial => BodySendMode::BufferedPartial,
+            BodyMode::FullDuplex => BodySendMode::FullDuplexStreamed,
+            BodyMode::None | BodyMode::Other => BodySendMode::None,
+        })
+    };
+    let send = i32::from(HeaderSendMode::Send);
+    ProcessingMode {
+        request_header_mode: send,
+        response_header_mode: send,
+        request_body_mode: mode(request),
+        response_body_mode: mode(response),
+        request_trailer_mode: send,
+        response_trailer_mode: send,
     }
 }
 

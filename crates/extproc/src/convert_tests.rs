@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use envoy_types::pb::envoy::service::ext_proc::v3::{HttpBody, HttpHeaders, HttpTrailers};
 use sluice_core::{Endpoint, EndpointId, EndpointUid};
 
 use super::*;
@@ -10,9 +11,19 @@ fn text(text: &str) -> Value {
 
 fn hint(value: Value) -> ProcessingRequest {
     let fields = [("x-gateway-destination-endpoint-subset".to_owned(), value)].into();
-    let filter_metadata = [("envoy.lb.subset_hint".to_owned(), Struct { fields })].into();
-    let metadata_context = Some(Metadata { filter_metadata, ..Metadata::default() });
-    ProcessingRequest { metadata_context, ..ProcessingRequest::default() }
+    ProcessingRequest { metadata_context: metadata("envoy.lb.subset_hint", Struct { fields }), ..request_headers() }
+}
+
+fn metadata(namespace: &str, fields: Struct) -> Option<Metadata> {
+    Some(Metadata { filter_metadata: [(namespace.to_owned(), fields)].into(), ..Metadata::default() })
+}
+
+fn request_headers() -> ProcessingRequest {
+    part(processing_request::Request::RequestHeaders(HttpHeaders::default()))
+}
+
+fn part(request: processing_request::Request) -> ProcessingRequest {
+    ProcessingRequest { request: Some(request), ..ProcessingRequest::default() }
 }
 
 /// Whether 10.0.0.1:8000 is allowed.
@@ -52,6 +63,7 @@ fn the_destination_goes_out_twice_and_in_raw_value() {
     let mutation = RequestMutation {
         destination: "10.0.0.1:8000".into(),
         new_request_id: Some("id".into()),
+        traceparent: Some("parent".into()),
         remove: vec!["x-slo-ttft-ms"],
     };
     let response = outbound(Reply::RequestHeaders(mutation));
@@ -70,6 +82,7 @@ fn the_destination_goes_out_twice_and_in_raw_value() {
     assert!(set.iter().all(|header| header.value.is_empty()));
     assert_eq!((set[0].key.as_str(), &set[0].raw_value[..]), (DESTINATION, &b"10.0.0.1:8000"[..]));
     assert_eq!((set[1].key.as_str(), &set[1].raw_value[..]), ("x-request-id", &b"id"[..]));
+    assert_eq!((set[2].key.as_str(), &set[2].raw_value[..]), ("traceparent", &b"parent"[..]));
     assert_eq!(mutation.remove_headers, ["x-slo-ttft-ms"]);
 }
 
@@ -82,10 +95,73 @@ fn unknown_modes_are_not_an_error() {
 #[test]
 fn the_proxy_vouches_in_its_own_namespace() {
     let fields = [("objective".to_owned(), text("premium")), ("fairness_id".to_owned(), text("alice"))].into();
-    let filter_metadata = [("mine".to_owned(), Struct { fields })].into();
-    let metadata_context = Some(Metadata { filter_metadata, ..Metadata::default() });
-    let request = ProcessingRequest { metadata_context, ..ProcessingRequest::default() };
+    let metadata_context = metadata("mine", Struct { fields });
+    let request = ProcessingRequest { metadata_context, ..request_headers() };
     let vouched = Vouched { objective: Some("premium".into()), fairness_id: Some("alice".into()) };
     assert_eq!(inbound(request.clone(), "mine").vouched, Some(vouched));
     assert_eq!(inbound(request, "sluice").vouched, None);
+}
+
+#[test]
+fn a_subset_hint_comes_with_any_part_of_the_request() {
+    for request in [
+        processing_request::Request::RequestHeaders(HttpHeaders::default()),
+        processing_request::Request::RequestBody(HttpBody::default()),
+        processing_request::Request::RequestTrailers(HttpTrailers::default()),
+    ] {
+        let message = ProcessingRequest { request: Some(request), ..hint(text("10.0.0.1")) };
+        assert!(inbound(message, "sluice").subset.is_some());
+    }
+}
+
+fn origin(message: ProcessingRequest) -> Origin {
+    match inbound(message, "sluice").message {
+        Message::ResponseHeaders { origin, .. } => origin,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn response_attributes_tell_who_answered() {
+    let answered = |fields: &[(&str, &str)]| {
+        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), text(value))).collect();
+        let mut message = part(processing_request::Request::ResponseHeaders(HttpHeaders::default()));
+        message.attributes.insert("envoy.filters.http.ext_proc".into(), Struct { fields });
+        origin(message)
+    };
+    let served = answered(&[("response.code_details", "via_upstream"), ("upstream.address", "10.0.0.1:80")]);
+    assert!(!served.is_proxy() && served.upstream);
+    let timed_out = answered(&[("response.code_details", "stream_idle_timeout"), ("upstream.address", "")]);
+    assert!(timed_out.is_proxy() && !timed_out.upstream);
+    assert_eq!(answered(&[]), Origin::default());
+}
+
+#[test]
+fn the_endpoint_that_served_is_in_metadata_or_a_header_and_metadata_counts() {
+    let line = |value: &str| HeaderValue { key: SERVED.into(), value: value.into(), ..HeaderValue::default() };
+    let answered = |header: Option<&str>, said: Option<&str>| {
+        let headers = Some(HeaderMap { headers: header.map(line).into_iter().collect() });
+        let mut message =
+            part(processing_request::Request::ResponseHeaders(HttpHeaders { headers, ..HttpHeaders::default() }));
+        let fields = said.map(|said| (SERVED.to_owned(), text(said))).into_iter().collect();
+        message.metadata_context = metadata("envoy.lb", Struct { fields });
+        origin(message).served.map(|served| served.to_string())
+    };
+    assert_eq!(answered(Some("10.0.0.1:80"), None).as_deref(), Some("10.0.0.1:80"));
+    assert_eq!(answered(Some("10.0.0.1:80"), Some("[fd00::1]:81")).as_deref(), Some("[fd00::1]:81"));
+    assert_eq!(answered(Some("nobody"), None), None);
+    assert_eq!(answered(None, None), None);
+}
+
+#[test]
+fn patience_and_modes_are_asked_for_in_messages_that_answer_nothing() {
+    let asked = outbound(Reply::Wait(std::time::Duration::from_millis(90_500)));
+    assert_eq!(asked.response, None);
+    assert_eq!(asked.override_message_timeout, Some(Duration { seconds: 90, nanos: 0 }));
+    let modes = BodyModes { request: BodyMode::Streamed, response: BodyMode::FullDuplex };
+    let asked = outbound(Reply::Modes(modes));
+    assert_eq!(asked.response, None);
+    let mode = asked.mode_override.unwrap();
+    assert_eq!(mode.request_body_mode, i32::from(BodySendMode::Streamed), "what is not asked for stays");
+    assert_eq!(mode.response_body_mode, i32::from(BodySendMode::FullDuplexStreamed));
 }

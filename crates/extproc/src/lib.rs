@@ -11,16 +11,23 @@
 //! stream, and the protocol's own types appear only there and in `convert`.
 
 mod action;
+mod body_memory;
 mod convert;
+mod driver;
+mod error_shape;
+mod ids;
 mod message;
 mod metrics;
+mod notices;
 mod phases;
 mod reject;
 mod reply;
 mod request_headers;
 mod service;
 mod session;
+mod timer;
+mod trailer_watch;
 
 pub use metrics::Metrics;
 pub use reject::RefusalStyle;
-pub use service::{Service, ServiceSettings};
+pub use service::{Bodies, Service, ServiceSettings};

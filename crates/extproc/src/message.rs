@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use sluice_core::Headers;
 use sluice_data::Subset;
@@ -33,6 +35,7 @@ pub(crate) enum Message {
     ResponseHeaders {
         headers: Headers,
         end_of_stream: bool,
+        origin: Origin,
     },
     ResponseBody {
         chunk: Bytes,
@@ -41,6 +44,24 @@ pub(crate) enum Message {
     ResponseTrailers,
     /// A message without content, or of a kind this version does not know.
     Unknown,
+}
+
+/// Where a response comes from, as far as the proxy tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The proxy's word for how the response came about (`response.code_details`).
+    pub(crate) details: Option<String>,
+    /// The proxy has talked to an endpoint (`upstream.address`).
+    pub(crate) upstream: bool,
+    /// The endpoint that served, where it may be another one than the first that was named.
+    pub(crate) served: Option<SocketAddr>,
+}
+
+impl Origin {
+    /// The proxy made the response up: the endpoint could not be reached, or a timeout of the proxy fired.
+    pub(crate) fn is_proxy(&self) -> bool {
+        self.details.as_deref().is_some_and(|details| details != "via_upstream")
+    }
 }
 
 /// How the proxy sends the bodies of one request.
@@ -80,6 +101,12 @@ impl BodyMode {
 pub(crate) enum InboundEnd {
     /// Cleanly: it has nothing more to say.
     HalfClosed,
-    /// By a reset or a broken connection.
-    Failed,
+    /// By a reset of the stream, which may also follow on a clean end.
+    Reset,
+    /// The connection broke.
+    Broken,
+    /// A message was larger than the picker takes.
+    TooLarge,
+    /// A message could not be decoded.
+    Unreadable,
 }

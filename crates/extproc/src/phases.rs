@@ -9,39 +9,85 @@ use crate::reply::RequestMutation;
 #[derive(Debug)]
 pub(crate) enum RequestPhase {
     Waiting,
-    Reading {
-        headers: Headers,
-        received: Time,
-        body: BytesMut,
-    },
-    Routing {
-        mutation: RequestMutation,
-        tail: Tail,
-    },
-    Sent,
-    /// Sent, and what follows is passed on as it comes.
-    Piping,
-    Refused,
+    Reading(Reading),
+    Routing(Routing),
+    Sent(Rest),
+    /// Refused, or answered by the proxy itself: what still comes of it is dropped.
+    Over,
+}
+
+/// A request whose body is collected.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) headers: Headers,
+    pub(crate) received: Time,
+    pub(crate) body: BytesMut,
+    /// The body comes whole, in one message, and the headers are answered already.
+    pub(crate) is_buffered: bool,
+    /// When the last part came.
+    pub(crate) progress: Time,
+    /// When to go on without a body. Set where the proxy did not say that it sends one, until one comes.
+    pub(crate) give_up: Option<Time>,
+}
+
+/// A request that waits for its endpoint.
+#[derive(Debug)]
+pub(crate) struct Routing {
+    pub(crate) mutation: RequestMutation,
+    pub(crate) tail: Tail,
+    /// When to ask the proxy for patience.
+    pub(crate) extend: Option<Time>,
+    /// When the wait is over at the latest, as far as that is known.
+    pub(crate) until: Option<Time>,
 }
 
 /// What comes after the headers of a request.
 #[derive(Debug)]
 pub(crate) enum Tail {
-    Whole {
-        body: Option<Bytes>,
-        trailers: bool,
-    },
-    /// An upgraded connection: no end is waited for. `held` came before the request was placed, and `ended` tells that
-    /// nothing more will.
-    Pipe {
-        held: BytesMut,
-        ended: bool,
-    },
+    /// All of it is here, and goes back as it came.
+    Whole { body: Option<Bytes>, trailers: bool },
+    /// The body was read, and is with the proxy.
+    Buffered { trailers: bool },
+    /// Whatever comes is passed on: the decision does not need it.
+    Open { held: Held, ended: bool, trailers: bool },
+}
+
+/// What came of an open tail before the request was placed.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Bytes(BytesMut),
+    /// So many messages to be answered.
+    Messages(u32),
+}
+
+impl Held {
+    pub(crate) fn of(answer: Answer) -> Self {
+        match answer {
+            Answer::Echo => Self::Bytes(BytesMut::new()),
+            Answer::AsIs => Self::Messages(0),
+        }
+    }
+}
+
+/// What still comes of a request that was placed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    pub(crate) answer: Answer,
+    pub(crate) ended: bool,
+}
+
+/// How the messages of a body are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// With their bytes: in full duplex the proxy passes on what comes back.
+    Echo,
+    /// With one word each: the proxy keeps the bytes.
+    AsIs,
 }
 
 #[derive(Debug)]
 pub(crate) enum ResponsePhase {
     Waiting,
-    Passing(UsageScanner),
+    Passing { scanner: UsageScanner, answer: Answer, is_event_stream: bool },
     Complete,
 }

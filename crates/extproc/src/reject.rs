@@ -1,12 +1,14 @@
 //! What a refused client sees: status, reason and body. Made here and nowhere else.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use serde_json::json;
-use sluice_core::{Api, DropReason};
+use sluice_core::DropReason;
 use sluice_payload::ParseError;
 use sluice_router::Rejection;
 
+use crate::error_shape::ErrorShape;
+use crate::message::BodyMode;
 use crate::session::SessionSettings;
 
 /// The shape of a refusal's body.
@@ -33,30 +35,36 @@ pub(crate) struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     BadRequest,
+    RequestTimeout,
     PayloadTooLarge,
     ResourceExhausted,
-    ServiceUnavailable,
     Internal,
+    ServiceUnavailable,
+    GatewayTimeout,
 }
 
 impl Code {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "BadRequest",
+            Self::RequestTimeout => "RequestTimeout",
             Self::PayloadTooLarge => "PayloadTooLarge",
             Self::ResourceExhausted => "ResourceExhausted",
-            Self::ServiceUnavailable => "ServiceUnavailable",
             Self::Internal => "Internal",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::GatewayTimeout => "GatewayTimeout",
         }
     }
 
     const fn http_status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
+            Self::RequestTimeout => 408,
             Self::PayloadTooLarge => 413,
             Self::ResourceExhausted => 429,
-            Self::ServiceUnavailable => 503,
             Self::Internal => 500,
+            Self::ServiceUnavailable => 503,
+            Self::GatewayTimeout => 504,
         }
     }
 
@@ -64,19 +72,10 @@ impl Code {
     const fn grpc_status(self) -> tonic::Code {
         match self {
             Self::BadRequest => tonic::Code::InvalidArgument,
+            Self::RequestTimeout | Self::GatewayTimeout => tonic::Code::DeadlineExceeded,
             Self::PayloadTooLarge | Self::ResourceExhausted => tonic::Code::ResourceExhausted,
-            Self::ServiceUnavailable => tonic::Code::Unavailable,
             Self::Internal => tonic::Code::Internal,
-        }
-    }
-
-    /// The `error.type` of the OpenAI API.
-    const fn openai_type(self) -> &'static str {
-        match self {
-            Self::BadRequest | Self::PayloadTooLarge => "invalid_request_error",
-            Self::ResourceExhausted => "rate_limit_error",
-            Self::ServiceUnavailable => "service_unavailable_error",
-            Self::Internal => "server_error",
+            Self::ServiceUnavailable => tonic::Code::Unavailable,
         }
     }
 }
@@ -103,26 +102,87 @@ impl Refusal {
         Self::new(Code::PayloadTooLarge, format!("the request body is larger than {limit} bytes"))
     }
 
+    /// The body of the request stopped arriving.
+    pub(crate) fn body_stalled(limit: Duration) -> Self {
+        Self::new(Code::RequestTimeout, format!("nothing of the request body arrived for {}s", limit.as_secs_f64()))
+    }
+
+    /// The proxy sent more in one message than is taken.
+    pub(crate) fn message_too_large() -> Self {
+        let what = "a message of the proxy is larger than the picker takes: raise --grpc-max-recv-msg-size, or lower \
+                    per_connection_buffer_limit_bytes in the proxy";
+        Self::new(Code::PayloadTooLarge, what)
+    }
+
+    /// There is no room for the body.
+    pub(crate) fn out_of_body_memory() -> Self {
+        let reason = Some(DropReason::RejectedSaturated);
+        let what = "too many bytes of request bodies wait already";
+        Self { reason, retry_after: Some(1), ..Self::new(Code::ResourceExhausted, what) }
+    }
+
+    pub(crate) fn shutting_down() -> Self {
+        let reason = Some(DropReason::RejectedShuttingDown);
+        Self { reason, retry_after: Some(1), ..Self::new(Code::ServiceUnavailable, "the picker is shutting down") }
+    }
+
     /// The proxy is set up in a way that cannot work.
-    pub(crate) fn body_mode(direction: &str, mode: &str) -> Self {
+    pub(crate) fn body_mode(direction: &str, mode: BodyMode) -> Self {
+        let mode = mode.as_str();
         let what = format!(
             "the proxy sends {direction} bodies in mode {mode}: set {direction}_body_mode to FULL_DUPLEX_STREAMED"
         );
         Self::new(Code::Internal, what)
     }
 
-    pub(crate) fn render(&self, settings: SessionSettings, api: Api) -> ImmediateReply {
-        let Self { code, message, reason, retry_after } = self;
-        let (content_type, body) = match (settings.refusal_style, api) {
-            (RefusalStyle::Api, Api::OpenAiChat | Api::OpenAiCompletions) => {
-                let code_name = reason.map_or_else(|| code.as_str(), DropReason::as_str);
-                let error = json!({"message": message, "type": code.openai_type(), "param": null, "code": code_name});
-                ("application/json", json!({ "error": error }).to_string())
-            }
-            (RefusalStyle::Text, _) | (RefusalStyle::Api, Api::Passthrough) => {
-                ("text/plain", format!("inference error: {} - {message}", code.as_str()))
-            }
+    /// In mode BUFFERED the decision goes with the answer to the body, and here is none.
+    pub(crate) fn trailers_only() -> Self {
+        let what = "a request with trailers and without a body cannot be placed in mode BUFFERED: \
+                    set request_body_mode to FULL_DUPLEX_STREAMED";
+        Self::new(Code::Internal, what)
+    }
+
+    /// The proxy and the picker do not agree what comes next.
+    pub(crate) fn out_of_order(what: &str) -> Self {
+        Self::new(Code::Internal, format!("unexpected from the proxy: {what}"))
+    }
+
+    /// The picker has a bug.
+    pub(crate) fn failed() -> Self {
+        Self::new(Code::Internal, "the picker failed on this request")
+    }
+
+    /// The proxy has ended a request, with `status`, that was not placed yet. None if that is for the proxy alone to
+    /// tell.
+    pub(crate) fn given_up_by_proxy(status: u16, details: Option<&str>) -> Option<Self> {
+        let code = match status {
+            408 => Code::RequestTimeout,
+            413 => Code::PayloadTooLarge,
+            504 => Code::GatewayTimeout,
+            _ => return None,
         };
+        let details = details.unwrap_or("no details");
+        // The proxy's settings behind its words.
+        let setting = match details {
+            "stream_idle_timeout" => "stream_idle_timeout of the connection manager or idle_timeout of the route",
+            "max_duration_timeout" => "max_stream_duration",
+            "request_overall_timeout" => "request_timeout of the connection manager",
+            "request_payload_too_large" => "per_connection_buffer_limit_bytes of the listener",
+            _ => "the limit that was hit",
+        };
+        let what =
+            format!("the proxy ended the request before it had an endpoint ({details}): raise {setting} in the proxy");
+        Some(Self::new(code, what))
+    }
+
+    pub(crate) fn render(&self, settings: SessionSettings, shape: ErrorShape) -> ImmediateReply {
+        let Self { code, message, reason, retry_after } = self;
+        let shape = match settings.refusal_style {
+            RefusalStyle::Api => shape,
+            RefusalStyle::Text => ErrorShape::Text,
+        };
+        let detail = reason.map_or_else(|| code.as_str(), DropReason::as_str);
+        let (content_type, body) = shape.body(*code, detail, message);
         let mut headers = vec![("content-type", Cow::Borrowed(content_type))];
         headers.extend(reason.map(|reason| ("x-llm-d-request-dropped-reason", Cow::Borrowed(reason.as_str()))));
         let retry_after = retry_after.filter(|_| settings.retry_after);
@@ -163,14 +223,14 @@ mod tests {
     use super::*;
 
     const fn settings(refusal_style: RefusalStyle) -> SessionSettings {
-        SessionSettings { max_request_body: 1, refusal_style, retry_after: true }
+        SessionSettings { refusal_style, ..SessionSettings::TEST }
     }
 
     #[test]
     fn when_to_come_back_is_said_if_wanted() {
         let rejection = Rejection::NotAdmitted { outcome: Outcome::EvictedTtl, retry_after: Some(7) };
         let said = |settings| {
-            let reply = Refusal::from(rejection.clone()).render(settings, Api::OpenAiChat);
+            let reply = Refusal::from(rejection.clone()).render(settings, ErrorShape::OpenAi);
             reply.headers.iter().any(|(name, value)| *name == "retry-after" && value == "7")
         };
         assert!(said(settings(RefusalStyle::Api)));
@@ -180,7 +240,7 @@ mod tests {
     #[test]
     fn an_openai_client_gets_json_with_the_reason() {
         let rejection = Rejection::NoCandidates { retry_after: 2 };
-        let reply = Refusal::from(rejection).render(settings(RefusalStyle::Api), Api::OpenAiChat);
+        let reply = Refusal::from(rejection).render(settings(RefusalStyle::Api), ErrorShape::OpenAi);
         assert_eq!(reply.status, 503);
         assert_eq!(reply.grpc_status, tonic::Code::Unavailable);
         let headers = [
@@ -196,8 +256,8 @@ mod tests {
 
     #[test]
     fn the_text_style_is_one_line() {
-        for (style, api) in [(RefusalStyle::Text, Api::OpenAiChat), (RefusalStyle::Api, Api::Passthrough)] {
-            let reply = Refusal::model_missing().render(settings(style), api);
+        for (style, shape) in [(RefusalStyle::Text, ErrorShape::Anthropic), (RefusalStyle::Api, ErrorShape::Text)] {
+            let reply = Refusal::model_missing().render(settings(style), shape);
             assert_eq!(reply.status, 400);
             assert_eq!(reply.body, "inference error: BadRequest - model not found in request body");
             assert_eq!(reply.headers, [("content-type", "text/plain".into())]);
@@ -205,10 +265,20 @@ mod tests {
     }
 
     #[test]
-    fn quotes_in_a_message_stay_inside_the_json() {
-        let refusal = Refusal::new(Code::Internal, "a \"quoted\" word");
-        let reply = refusal.render(settings(RefusalStyle::Api), Api::OpenAiCompletions);
-        let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
-        assert_eq!(body["error"]["message"], "a \"quoted\" word");
+    fn a_request_that_the_proxy_gave_up_is_told_which_setting_did_it() {
+        for (status, details, code, setting) in [
+            (504, Some("stream_idle_timeout"), Code::GatewayTimeout, "stream_idle_timeout"),
+            (504, Some("max_duration_timeout"), Code::GatewayTimeout, "max_stream_duration"),
+            (408, Some("request_overall_timeout"), Code::RequestTimeout, "request_timeout"),
+            (413, Some("request_payload_too_large"), Code::PayloadTooLarge, "per_connection_buffer_limit_bytes"),
+            (504, None, Code::GatewayTimeout, "the limit that was hit"),
+        ] {
+            let refusal = Refusal::given_up_by_proxy(status, details).unwrap();
+            assert_eq!((refusal.code, refusal.code.http_status()), (code, status));
+            assert!(refusal.message.contains(setting), "{}", refusal.message);
+        }
+        for status in [200, 403, 429, 500, 503] {
+            assert_eq!(Refusal::given_up_by_proxy(status, Some("stream_idle_timeout")), None, "{status}");
+        }
     }
 }

@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 
+use crate::message::BodyModes;
 use crate::reject::ImmediateReply;
 
 /// Larger pieces of a body than this are cut: gateways want less than 64 KiB in one message.
@@ -35,12 +38,26 @@ pub(crate) const GATEWAY_HEADERS: [&str; 22] = [
 /// One message to the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
+    /// Answers request headers without a decision: it comes with the body.
+    ContinueRequest,
     RequestHeaders(RequestMutation),
+    /// Answers request bodies in full duplex.
     RequestBody(Piece),
+    /// Answers one message of a request body: the body goes on as it is.
+    RequestBodyAsIs,
+    /// The same, with the decision that the headers were not answered with.
+    RequestBodyPlaced(RequestMutation),
     RequestTrailers,
     ResponseHeaders,
+    /// Answers response bodies in full duplex.
     ResponseBody(Piece),
+    /// Answers one message of a response body: the body goes on as it is.
+    ResponseBodyAsIs,
     ResponseTrailers,
+    /// Asks for other body modes than the configured ones. Answers nothing.
+    Modes(BodyModes),
+    /// Asks to wait so long, to the second, for the answer that is due. Answers nothing.
+    Wait(Duration),
     /// Ends the request in place of the model server.
     Immediate(ImmediateReply),
 }
@@ -52,6 +69,8 @@ pub(crate) struct RequestMutation {
     pub(crate) destination: String,
     /// The id that was made for a request that had none.
     pub(crate) new_request_id: Option<String>,
+    /// Names the picker as the parent in the trace that the client began.
+    pub(crate) traceparent: Option<String>,
     /// Names of headers meant for the gateway, not for the model server.
     pub(crate) remove: Vec<&'static str>,
 }

@@ -19,3 +19,8 @@ pub(crate) fn is_upgrade(headers: &Headers) -> bool {
 pub(crate) fn is_header_only(headers: &Headers, end_of_stream: bool) -> bool {
     end_of_stream && matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))
 }
+
+/// The length of the body, if the client announces it.
+pub(crate) fn content_length(headers: &Headers) -> Option<u64> {
+    headers.last_str("content-length")?.parse().ok()
+}

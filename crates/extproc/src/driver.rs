@@ -1,0 +1,392 @@
+//! Drives one [`Session`] per stream.
+//!
+//! There is no task and no channel per stream: the reply stream itself reads what the proxy sends, so a request
+//! whose stream is dropped, by a reset or at shutdown, is cleaned up by the drop.
+
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use futures_util::FutureExt as _;
+use sluice_core::{Priority, TerminationCause, Time, TokenUsage};
+use sluice_router::{Identity, InFlight, Intent, Rejection, Resolved, Routed};
+use tokio::sync::watch;
+use tonic::{Status, Streaming};
+
+use crate::action::{Action, Close, Ending, Notice, Outcome, Responder};
+use crate::body_memory::Share;
+use crate::convert;
+use crate::message::{Inbound, InboundEnd, Message};
+use crate::metrics::{Labels, Running};
+use crate::reject::{Code, Refusal};
+use crate::reply::Reply;
+use crate::request_headers::is_header_only;
+use crate::service::Shared;
+use crate::session::{Session, StreamFacts};
+use crate::timer::Timer;
+
+type Routing = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
+
+/// One stream: its session and everything the request holds.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    inbound: Streaming<ProcessingRequest>,
+    session: Session,
+    timer: Timer,
+    /// Told when the process is about to end, if requests are handed over then.
+    ending: Option<watch::Receiver<bool>>,
+    /// Scratch for what one step of the session asks for.
+    actions: Vec<Action>,
+    outbox: VecDeque<Reply>,
+    close: Option<Close>,
+    routing: Option<Routing>,
+    routing_since: Time,
+    identity: Option<Identity>,
+    priority: Priority,
+    /// The bytes of the body that is held.
+    body: Option<Share>,
+    labels: Labels,
+    in_flight: Option<InFlight>,
+    running: Option<Running>,
+    ended: bool,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// What a stream waits for.
+enum Event {
+    Inbound(Result<Option<ProcessingRequest>, Status>),
+    /// The bytes that the body takes are needed for more urgent work.
+    GivenUp,
+    /// The process is about to end.
+    Ending,
+    Routed(Result<Routed, Rejection>),
+    Time,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>, facts: StreamFacts) -> Self {
+        let session = Session::new(shared.session_settings, facts);
+        let ending = shared.session_settings.hand_over.then(|| shared.ending.subscribe());
+        shared.open_streams.fetch_add(1, Ordering::Relaxed);
+        Self {
+            shared,
+            inbound,
+            session,
+            timer: Timer::default(),
+            ending,
+            actions: Vec::new(),
+            outbox: VecDeque::new(),
+            close: None,
+            routing: None,
+            routing_since: Time::ZERO,
+            identity: None,
+            priority: Priority::default(),
+            body: None,
+            labels: Labels::default(),
+            in_flight: None,
+            running: None,
+            ended: false,
+        }
+    }
+
+    /// The next message to the proxy; `None` is the clean end of a finished request. A panic on the way ends this
+    /// stream, and no other.
+    pub(crate) async fn next_reply(&mut self) -> Option<Result<ProcessingResponse, Status>> {
+        match AssertUnwindSafe(self.advance()).catch_unwind().await {
+            Ok(reply) => reply,
+            Err(_panic) => Some(self.fail()),
+        }
+    }
+
+    /// Ends the stream after a panic: with an answer for the client, as long as the proxy takes one.
+    fn fail(&mut self) -> Result<ProcessingResponse, Status> {
+        self.outbox.clear();
+        self.close = Some(Close::Finished);
+        self.end(Outcome::Refused(Code::Internal), self.session.usage());
+        match self.session.answer_failure() {
+            Some(reply) => Ok(convert::outbound(reply)),
+            None => Err(Status::internal("the picker failed on this request")),
+        }
+    }
+
+    async fn advance(&mut self) -> Option<Result<ProcessingResponse, Status>> {
+        loop {
+            if let Some(reply) = self.outbox.pop_front() {
+                return Some(Ok(convert::outbound(reply)));
+            }
+            match self.close {
+                Some(Close::Finished) => return None,
+                Some(Close::Failed(what)) => {
+                    self.close = Some(Close::Finished);
+                    return Some(Err(Status::unavailable(what)));
+                }
+                None => {}
+            }
+            match self.next_event().await {
+                Event::Inbound(Ok(Some(request))) => self.on_message(request),
+                Event::Inbound(Ok(None)) => self.on_inbound_end(InboundEnd::HalfClosed),
+                Event::Inbound(Err(status)) => self.on_inbound_end(end_of(&status)),
+                Event::GivenUp => {
+                    self.body = None;
+                    self.session.on_refused(&Refusal::out_of_body_memory(), &mut self.actions);
+                }
+                Event::Ending => {
+                    self.ending = None;
+                    self.session.on_refused(&Refusal::shutting_down(), &mut self.actions);
+                }
+                Event::Routed(routed) => self.on_routed(routed),
+                Event::Time => {
+                    let now = self.shared.clock.now();
+                    self.session.on_time(now, &mut self.shared.random(), &mut self.actions);
+                }
+            }
+            self.act();
+        }
+    }
+
+    /// Messages come first: one of them may tell that the request is dead, and a dead request must not be placed. Time
+    /// comes last: whatever else happens makes it pointless.
+    async fn next_event(&mut self) -> Event {
+        let wakeup = self.session.next_wakeup();
+        let is_reading = self.session.is_reading();
+        let Self { inbound, body, ending, routing, timer, shared, .. } = self;
+        tokio::select! {
+            biased;
+            message = inbound.message() => Event::Inbound(message),
+            () = async { body.as_mut().expect("guarded").given_up().await },
+                if body.as_ref().is_some_and(Share::is_registered) => Event::GivenUp,
+            _ = async { ending.as_mut().expect("guarded").wait_for(|ending| *ending).await.map(drop) },
+                if ending.is_some() && is_reading => Event::Ending,
+            routed = async { routing.as_mut().expect("guarded").await }, if routing.is_some() => Event::Routed(routed),
+            () = timer.sleep_until(wakeup, &*shared.clock), if timer.is_needed(wakeup) => Event::Time,
+        }
+    }
+
+    fn on_message(&mut self, request: ProcessingRequest) {
+        let now = self.shared.clock.now();
+        let mut inbound = convert::inbound(request, &self.shared.vouched_namespace);
+        self.identify(&mut inbound);
+        let mut random = None;
+        let mut random = || random.get_or_insert_with(|| self.shared.random())();
+        self.session.on_message(now, inbound, &mut random, &mut self.actions);
+    }
+
+    fn on_inbound_end(&mut self, end: InboundEnd) {
+        self.session.on_inbound_end(self.shared.clock.now(), end, &mut self.actions);
+    }
+
+    /// Reads what had arrived when the stream was dropped, and how the proxy ended it: a proxy that resets a stream has
+    /// often ended its side just before.
+    fn hear_out(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let next = pin!(self.inbound.message()).poll(&mut context);
+            let end = match next {
+                Poll::Ready(Ok(Some(request))) => {
+                    self.on_message(request);
+                    self.act();
+                    continue;
+                }
+                Poll::Ready(Ok(None)) | Poll::Pending => InboundEnd::HalfClosed,
+                Poll::Ready(Err(status)) => end_of(&status),
+            };
+            self.on_inbound_end(end);
+            self.act();
+            return;
+        }
+    }
+
+    /// With the request headers it is known who the request is from, and sometimes that it need not go on.
+    fn identify(&mut self, inbound: &mut Inbound) {
+        let Inbound { message: Message::RequestHeaders { headers, end_of_stream }, vouched, refusal, .. } = inbound
+        else {
+            return;
+        };
+        let header_only = is_header_only(headers, *end_of_stream);
+        match self.shared.router.identify(headers, vouched.as_ref()) {
+            Ok(Resolved { identity, unknown_objective }) => {
+                if unknown_objective {
+                    self.shared.metrics.objective_not_found();
+                }
+                self.labels = self.shared.metrics.labels(&identity);
+                if let Some(rejection) = self.shared.router.refuse_by_headers(&identity, headers, header_only) {
+                    if let Rejection::NotAdmitted { outcome, .. } = rejection {
+                        self.shared.metrics.queued(&mut self.labels, outcome, Duration::ZERO);
+                    }
+                    *refusal = Some(rejection.into());
+                }
+                self.priority = identity.priority;
+                self.identity = Some(identity);
+            }
+            Err(rejection) => {
+                if matches!(rejection, Rejection::UnknownObjective { .. }) {
+                    self.shared.metrics.objective_not_found();
+                }
+                *refusal = Some(rejection.into());
+            }
+        }
+    }
+
+    fn on_routed(&mut self, routed: Result<Routed, Rejection>) {
+        self.routing = None;
+        let outcome = match &routed {
+            Ok(_) => sluice_flow::Outcome::Dispatched,
+            Err(Rejection::NotAdmitted { outcome, .. }) => *outcome,
+            Err(_) => sluice_flow::Outcome::EvictedOther,
+        };
+        let result = match routed {
+            Ok(Routed { destination, in_flight }) => {
+                self.in_flight = in_flight;
+                self.running = Some(self.shared.metrics.placed(&mut self.labels));
+                Ok(destination)
+            }
+            Err(rejection) => Err(rejection.into()),
+        };
+        self.queued(outcome);
+        self.session.on_routed(result, &mut self.actions);
+    }
+
+    fn act(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Route(intent) => self.start_routing(intent),
+                Action::StopRouting => self.stop_routing(),
+                Action::Reply(reply) => self.outbox.push_back(reply),
+                Action::Holding(bytes) => self.hold(bytes),
+                Action::Served(address) => {
+                    if let Some(in_flight) = &mut self.in_flight {
+                        self.shared.router.served_by(in_flight, address);
+                    }
+                }
+                Action::Sending(bytes) => {
+                    if let Some(in_flight) = &mut self.in_flight {
+                        in_flight.sending(bytes);
+                    }
+                }
+                Action::PassedBy { end, after } => {
+                    if self.shared.trailer_watch.ended(end, after) {
+                        self.shared.notices.say(Notice::Unaccountable);
+                    }
+                }
+                Action::Notice(notice) => {
+                    self.shared.notices.say(notice);
+                }
+                Action::End(Ending { outcome, usage, remark }) => {
+                    tracing::debug!(?outcome, ?usage, %remark, "request ended");
+                    self.end(outcome, usage);
+                }
+                Action::Close(close) => self.close = Some(close),
+            }
+        }
+        // What was asked for on the way, because there is no memory for the body.
+        let further = std::mem::replace(&mut self.actions, actions);
+        if !further.is_empty() {
+            self.actions.extend(further);
+            self.act();
+        }
+    }
+
+    /// Counts the bytes of the body that is held. A request that there is no room for is refused.
+    fn hold(&mut self, bytes: u64) {
+        if bytes == 0 {
+            self.body = None;
+            return;
+        }
+        let priority = self.priority;
+        let share = self.body.get_or_insert_with(|| Arc::clone(&self.shared.body_memory).share(priority));
+        if share.resize(bytes).is_err() {
+            self.body = None;
+            self.session.on_refused(&Refusal::out_of_body_memory(), &mut self.actions);
+        }
+    }
+
+    fn start_routing(&mut self, intent: Intent) {
+        let Some(identity) = self.identity.take() else { return };
+        self.labels.name_model(&intent.request);
+        self.routing_since = self.shared.clock.now();
+        let router = Arc::clone(&self.shared.router);
+        self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
+    }
+
+    /// The request is dead. If it was waiting, it leaves the queue at once.
+    fn stop_routing(&mut self) {
+        if self.routing.take().is_some() {
+            self.queued(sluice_flow::Outcome::EvictedContextCancelled);
+        }
+    }
+
+    /// Records how long the request waited for `outcome`.
+    fn queued(&mut self, outcome: sluice_flow::Outcome) {
+        if self.shared.router.has_queues() {
+            let waited = self.shared.clock.now().saturating_since(self.routing_since);
+            self.shared.metrics.queued(&mut self.labels, outcome, waited);
+        }
+    }
+
+    /// Releases what the request holds, and counts it if it failed.
+    fn end(&mut self, outcome: Outcome, usage: TokenUsage) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.stop_routing();
+        self.body = None;
+        self.running = None;
+        if let Some(in_flight) = self.in_flight.take() {
+            let cause = match outcome {
+                Outcome::Terminated { cause, .. } => cause,
+                Outcome::Refused(_) | Outcome::HandedOver => TerminationCause::Error,
+            };
+            in_flight.finish(cause, usage);
+        }
+        let error_code = match outcome {
+            Outcome::Refused(code) => Some(code.as_str()),
+            Outcome::Terminated { responder: Responder::Proxy, .. } => Some("ProxyError"),
+            Outcome::Terminated { status: Some(400..), .. } => Some("ModelServerError"),
+            Outcome::Terminated { cause: TerminationCause::Error, .. } => Some("Unknown"),
+            Outcome::Terminated { .. } | Outcome::HandedOver => None,
+        };
+        if let Some(error_code) = error_code {
+            self.shared.metrics.failed(&self.labels, error_code);
+        }
+    }
+}
+
+/// How the proxy's side ended, told by an error: it cancels when the client leaves.
+fn end_of(status: &Status) -> InboundEnd {
+    tracing::debug!(%status, "the proxy's stream broke");
+    match status.code() {
+        tonic::Code::Cancelled => InboundEnd::HalfClosed,
+        // Found here, not told by the proxy.
+        tonic::Code::OutOfRange => InboundEnd::TooLarge,
+        tonic::Code::Internal if status.source().is_none() => InboundEnd::Unreadable,
+        tonic::Code::Internal => InboundEnd::Reset,
+        _ => InboundEnd::Broken,
+    }
+}
+
+/// The stream may be dropped at any time: the client left, the model server broke off, or the process shuts down.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !self.ended && !std::thread::panicking() {
+            self.hear_out();
+        }
+        let cause = TerminationCause::ClientDisconnect;
+        let outcome = Outcome::Terminated { cause, status: None, responder: Responder::ModelServer };
+        self.end(outcome, self.session.usage());
+        self.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}

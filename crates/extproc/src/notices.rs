@@ -1,0 +1,66 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::action::Notice;
+
+/// What was said already: each thing is worth one line in the log of a process, not one per request.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    refused_mode: AtomicBool,
+    unknown_mode: AtomicBool,
+    no_body: AtomicBool,
+    unaccountable: AtomicBool,
+}
+
+impl Notices {
+    /// Says it if it was not said before, and tells whether it did.
+    pub(crate) fn say(&self, notice: Notice) -> bool {
+        let said = match notice {
+            Notice::RefusedMode { .. } => &self.refused_mode,
+            Notice::UnknownMode => &self.unknown_mode,
+            Notice::NoBody => &self.no_body,
+            Notice::Unaccountable => &self.unaccountable,
+        };
+        // The load keeps the line in the cache of every thread.
+        if said.load(Ordering::Relaxed) || said.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        match notice {
+            Notice::RefusedMode { direction, mode } => tracing::error!(
+                direction,
+                mode = mode.as_str(),
+                "requests are refused: the proxy hangs on some bodies in this mode; set {direction}_body_mode to \
+                 FULL_DUPLEX_STREAMED or BUFFERED"
+            ),
+            Notice::UnknownMode => tracing::warn!(
+                "the proxy does not say how it sends bodies, or in words that are not known: FULL_DUPLEX_STREAMED is assumed"
+            ),
+            Notice::NoBody => tracing::warn!(
+                "no body came with a request that should have one: such requests are placed by their headers; set \
+                 request_body_mode to FULL_DUPLEX_STREAMED in the proxy"
+            ),
+            Notice::Unaccountable => tracing::error!(
+                "the proxy ends its streams with the headers of the response, so that requests count no longer than until \
+                 then: set response_trailer_mode to SEND"
+            ),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::BodyMode;
+
+    #[test]
+    fn each_thing_is_said_once() {
+        let notices = Notices::default();
+        let refused = |mode| Notice::RefusedMode { direction: "request", mode };
+        assert!(notices.say(refused(BodyMode::BufferedPartial)));
+        assert!(!notices.say(refused(BodyMode::Other)));
+        for notice in [Notice::UnknownMode, Notice::NoBody, Notice::Unaccountable] {
+            assert!(notices.say(notice));
+            assert!(!notices.say(notice));
+        }
+    }
+}

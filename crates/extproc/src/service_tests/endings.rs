@@ -1,0 +1,123 @@
+use envoy_types::pb::envoy::config::core::v3::Metadata;
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
+use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
+
+use super::rig::{Picking, response_end, response_headers, response_trailers};
+
+fn one(count: f64) -> bool {
+    (count - 1.0).abs() < f64::EPSILON
+}
+
+#[tokio::test]
+async fn a_request_is_booked_until_its_response_ends() {
+    let picking = Picking::start().await;
+    let mut proxy = picking.chat("m").await.unwrap();
+    assert!(matches!(proxy.answer().await, Answer::RequestHeaders(_)));
+    assert!(matches!(proxy.answer().await, Answer::RequestBody(_)));
+    assert_eq!(picking.in_flight(), [1, 0]);
+
+    proxy.send(response_headers(&[])).await;
+    proxy.send(response_end()).await;
+    assert!(matches!(proxy.answer().await, Answer::ResponseHeaders(_)));
+    assert!(matches!(proxy.answer().await, Answer::ResponseBody(_)));
+    assert_eq!(picking.in_flight(), [0, 0], "released with the last chunk, not with the stream");
+    drop(proxy.sender);
+    assert!(proxy.replies.message().await.unwrap().is_none(), "a finished request ends cleanly");
+    picking.idle().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_frees_the_endpoint() {
+    let picking = Picking::start().await;
+    for with_response in [false, true] {
+        let mut proxy = picking.chat("m").await.unwrap();
+        proxy.answer().await;
+        assert_eq!(picking.in_flight(), [1, 0]);
+        if with_response {
+            proxy.send(response_headers(&[])).await;
+            proxy.answer().await;
+        }
+        drop(proxy);
+        picking.idle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_half_close_in_the_middle_never_ends_with_ok() {
+    let picking = Picking::start().await;
+    let mut proxy = picking.chat("m").await.unwrap();
+    drop(proxy.sender);
+    let mut last = proxy.replies.message().await;
+    while matches!(last, Ok(Some(_))) {
+        last = proxy.replies.message().await;
+    }
+    assert_eq!(last.unwrap_err().code(), tonic::Code::Unavailable);
+    picking.idle().await;
+}
+
+#[tokio::test]
+async fn a_panic_is_an_answer_to_its_own_client_and_nothing_to_others() {
+    let picking = Picking::start().await;
+    let mut good = picking.chat("m").await.unwrap();
+    let mut bad = picking.chat("panic").await.unwrap();
+    let (status, body) = bad.refusal().await;
+    assert_eq!(status, 500);
+    assert!(body.contains("the picker failed on this request"), "{body}");
+    assert!(bad.replies.message().await.unwrap().is_none());
+    good.answer().await;
+    drop((good, bad));
+    picking.idle().await;
+    assert!(one(picking.errors("Internal")));
+}
+
+#[tokio::test]
+async fn a_refused_request_ends_cleanly_after_the_refusal() {
+    let picking = Picking::start().await;
+    let mut proxy = picking.chat("").await.unwrap();
+    assert_eq!(proxy.refusal().await.0, 400);
+    assert!(proxy.replies.message().await.unwrap().is_none());
+    picking.idle().await;
+    assert!(one(picking.errors("BadRequest")));
+}
+
+#[tokio::test]
+async fn errors_are_counted_under_the_name_of_who_made_them() {
+    let picking = Picking::start().await;
+    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
+    for (details, code) in [("via_upstream", "ModelServerError"), ("response_timeout", "ProxyError")] {
+        let proxy = picking.chat("m").await.unwrap();
+        let mut answer = response_headers(&[(":status", "503")]);
+        let fields = [("response.code_details".to_owned(), text(details))].into();
+        answer.attributes.insert("envoy.filters.http.ext_proc".into(), Struct { fields });
+        proxy.send(answer).await;
+        proxy.send(response_trailers()).await;
+        drop(proxy.sender);
+        picking.idle().await;
+        assert!(one(picking.errors(code)), "{code}");
+        drop(proxy.replies);
+    }
+}
+
+#[tokio::test]
+async fn a_booking_moves_to_the_endpoint_that_serves() {
+    let picking = Picking::start().await;
+    let fields = [(
+        "x-gateway-destination-endpoint-served".to_owned(),
+        Value { kind: Some(Kind::StringValue("10.0.0.2:80".into())) },
+    )];
+    let mut by_metadata = response_headers(&[]);
+    let filter_metadata = [("envoy.lb".to_owned(), Struct { fields: fields.into() })].into();
+    by_metadata.metadata_context = Some(Metadata { filter_metadata, ..Metadata::default() });
+    let by_header = response_headers(&[("x-gateway-destination-endpoint-served", "10.0.0.2:80")]);
+    let unknown = response_headers(&[("x-gateway-destination-endpoint-served", "10.0.0.9:80")]);
+    for (message, in_flight) in [(by_metadata, [0, 1]), (by_header, [0, 1]), (unknown, [1, 0])] {
+        let mut proxy = picking.chat("m").await.unwrap();
+        proxy.answer().await;
+        proxy.answer().await;
+        proxy.send(message).await;
+        proxy.answer().await;
+        assert_eq!(picking.in_flight(), in_flight);
+        drop(proxy);
+        picking.idle().await;
+    }
+}

@@ -1,0 +1,80 @@
+use std::sync::Arc;
+
+use sluice_core::{BoxFuture, Criticality, Spawn, SystemClock, Tasks};
+use sluice_data::EndpointTable;
+use sluice_flow::{BandConfig, Config, Signal};
+use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+use sluice_router::Gatekeeper;
+use sluice_router::admission::Admission;
+use tonic::Code;
+
+use super::rig::{Picking, Proxy, request_body, request_headers, request_piece, settings};
+use crate::ServiceSettings;
+
+struct OnThisRuntime;
+
+impl Spawn for OnThisRuntime {
+    #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends its tasks")]
+    fn spawn(&self, _name: &'static str, _criticality: Criticality, body: BoxFuture) {
+        tokio::spawn(body);
+    }
+}
+
+/// One request per endpoint at a time; the others wait.
+fn config() -> Config {
+    let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+    Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector))
+}
+
+/// A picker whose two endpoints take one request each.
+async fn full_picking(hand_over: bool) -> (Picking, Admission, [Proxy; 2]) {
+    let mut kept = None;
+    let gatekeeper = |table: &EndpointTable| {
+        let admission = Admission::start(config(), Arc::new(SystemClock::start()), &Tasks::new(OnThisRuntime));
+        let listener = admission.clone();
+        table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
+        kept = Some(admission.clone());
+        Gatekeeper::FlowControl(admission)
+    };
+    let settings = ServiceSettings { hand_over, ..settings() };
+    let picking = Picking::start_with(settings, gatekeeper).await;
+    let running = [picking.chat("m").await.unwrap(), picking.chat("m").await.unwrap()];
+    assert_eq!(picking.in_flight(), [1, 1]);
+    (picking, kept.unwrap(), running)
+}
+
+#[tokio::test]
+async fn what_waits_when_the_process_ends_is_left_to_another_picker() {
+    let (picking, admission, running) = full_picking(true).await;
+    let queued = picking.open_waiting(vec![request_headers(), request_body(r#"{"model":"m"}"#)]).await;
+    let reading = picking.open_waiting(vec![request_headers(), request_piece(b"{".to_vec(), false)]).await;
+    picking.service.hand_over();
+    admission.observe(Signal::Drain);
+    for waiting in [queued, reading] {
+        // Without response headers: that is what lets a proxy try again elsewhere.
+        let status = waiting.await.unwrap().unwrap_err();
+        assert_eq!((status.code(), status.metadata().get("content-type").is_some()), (Code::Unavailable, true));
+        assert!(status.message().contains("handed over"), "{status:?}");
+    }
+    let status = picking.chat("m").await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "nor does anything new stay");
+    assert!(picking.errors("*").abs() < f64::EPSILON, "nobody has failed");
+
+    assert_eq!(picking.in_flight(), [1, 1], "what runs goes on");
+    drop(running);
+    picking.idle().await;
+}
+
+#[tokio::test]
+async fn what_waits_when_the_process_ends_is_refused_unless_configured_otherwise() {
+    let (picking, admission, running) = full_picking(false).await;
+    let queued = picking.open_waiting(vec![request_headers(), request_body(r#"{"model":"m"}"#)]).await;
+    picking.service.hand_over();
+    admission.observe(Signal::Drain);
+    let (status, body) = queued.await.unwrap().unwrap().refusal().await;
+    assert_eq!(status, 503);
+    assert!(body.contains("rejected-shutting-down"), "{body}");
+    drop(running);
+    picking.idle().await;
+}

@@ -1,0 +1,27 @@
+mod endings;
+mod hand_over;
+mod limits;
+mod modes;
+mod rig;
+
+use super::*;
+
+#[test]
+fn a_grpc_timeout_has_at_most_eight_digits_and_a_unit() {
+    for (text, timeout) in [
+        ("1H", Some(Duration::from_secs(3_600))),
+        ("2M", Some(Duration::from_secs(120))),
+        ("99999999S", Some(Duration::from_secs(99_999_999))),
+        ("250m", Some(Duration::from_millis(250))),
+        ("3u", Some(Duration::from_micros(3))),
+        ("4n", Some(Duration::from_nanos(4))),
+        ("", None),
+        ("m", None),
+        ("5", None),
+        ("123456789S", None),
+        ("+5S", None),
+        ("5x", None),
+    ] {
+        assert_eq!(grpc_timeout(text.as_bytes()), timeout, "{text:?}");
+    }
+}

@@ -1,0 +1,126 @@
+//! How requests and streams end.
+
+use std::borrow::Cow;
+
+use sluice_core::{DropReason, TerminationCause, Time};
+
+use super::Session;
+use crate::action::{Action, Close, Ending, Outcome, Responder};
+use crate::message::{BodyMode, InboundEnd};
+use crate::phases::{RequestPhase, ResponsePhase};
+use crate::reject::Refusal;
+use crate::reply::Reply;
+
+/// What an end of the stream leaves open, since the proxy tells both alike.
+const CLIENT_OR_SERVER: &str = "the client left or the model server broke off";
+const COMPLETE_OR_CLIENT: &str = "the response is complete or the client left";
+
+impl Session {
+    /// The proxy's side of the stream has ended.
+    pub(crate) fn on_inbound_end(&mut self, now: Time, end: InboundEnd, actions: &mut Vec<Action>) {
+        if self.closed {
+            return;
+        }
+        let unusable = match end {
+            InboundEnd::TooLarge => Some(Refusal::message_too_large()),
+            InboundEnd::Unreadable => Some(Refusal::out_of_order("a message that cannot be decoded")),
+            InboundEnd::HalfClosed | InboundEnd::Reset | InboundEnd::Broken => None,
+        };
+        if let Some(refusal) = unusable.filter(|_| self.can_refuse()) {
+            self.refuse(&refusal, actions);
+            return;
+        }
+        self.leave_routing(actions);
+        if self.is_event_stream_passing_by() {
+            let after = now.saturating_since(self.response_began);
+            actions.push(Action::PassedBy { end, after });
+        }
+        let passing = matches!(self.response, ResponsePhase::Passing { .. });
+        let by_stream = matches!(end, InboundEnd::HalfClosed | InboundEnd::Reset);
+        // Without body messages the end of the stream is the end of the response.
+        let (cause, remark) = match (by_stream, passing) {
+            (true, true) if self.proxy_details.is_some() => (TerminationCause::Error, ""),
+            (true, true) if self.response_mode() == BodyMode::None => (TerminationCause::Natural, COMPLETE_OR_CLIENT),
+            (true, true) => (TerminationCause::ClientDisconnect, CLIENT_OR_SERVER),
+            (true, false) => (TerminationCause::ClientDisconnect, ""),
+            (false, _) => (TerminationCause::Error, "the stream from the proxy broke"),
+        };
+        self.terminate(cause, remark, actions);
+        let done = cause == TerminationCause::Natural || matches!(self.response, ResponsePhase::Complete);
+        let close = if done { Close::Finished } else { Close::Failed("the request ended before its response") };
+        self.close(close, actions);
+    }
+
+    /// What the client gets if the picker itself fails; none if that is too late. To be asked for once, when the session
+    /// is used no more.
+    pub(crate) fn answer_failure(&self) -> Option<Reply> {
+        let reply = || Reply::Immediate(Refusal::failed().render(self.settings, self.error_shape));
+        (!self.closed && self.can_refuse()).then(reply)
+    }
+
+    /// The client has seen nothing of a response, so that it can still be given another one.
+    const fn can_refuse(&self) -> bool {
+        matches!(self.response, ResponsePhase::Waiting)
+    }
+
+    /// A response of the model server that takes its time, of which the picker sees no more than the headers.
+    fn is_event_stream_passing_by(&self) -> bool {
+        let event_stream = matches!(self.response, ResponsePhase::Passing { is_event_stream: true, .. });
+        event_stream
+            && self.response_mode() == BodyMode::None
+            && self.status == Some(200)
+            && self.proxy_details.is_none()
+    }
+
+    /// Answers in place of the model server, and ends the stream.
+    pub(super) fn refuse(&mut self, refusal: &Refusal, actions: &mut Vec<Action>) {
+        self.leave_routing(actions);
+        self.request = RequestPhase::Over;
+        // Until something went out, the proxy can still ask another picker.
+        if self.settings.hand_over && !self.replied && refusal.reason == Some(DropReason::RejectedShuttingDown) {
+            self.end(Outcome::HandedOver, "", actions);
+            self.close(Close::Failed("handed over: this picker is shutting down"), actions);
+            return;
+        }
+        self.reply(Reply::Immediate(refusal.render(self.settings, self.error_shape)), actions);
+        self.end(Outcome::Refused(refusal.code), "", actions);
+        self.close(Close::Finished, actions);
+    }
+
+    /// A message that the protocol does not allow here: the two sides no longer agree what they talk about.
+    pub(super) fn out_of_order(&mut self, what: &'static str, actions: &mut Vec<Action>) {
+        if self.can_refuse() {
+            self.refuse(&Refusal::out_of_order(what), actions);
+            return;
+        }
+        self.leave_routing(actions);
+        self.terminate(TerminationCause::Error, what, actions);
+        self.close(Close::Failed(what), actions);
+    }
+
+    pub(super) fn leave_routing(&mut self, actions: &mut Vec<Action>) {
+        if matches!(self.request, RequestPhase::Routing(_)) {
+            self.request = RequestPhase::Over;
+            actions.push(Action::StopRouting);
+        }
+    }
+
+    pub(super) fn terminate(&mut self, cause: TerminationCause, remark: &'static str, actions: &mut Vec<Action>) {
+        self.usage = self.usage();
+        let responder = if self.proxy_details.is_some() { Responder::Proxy } else { Responder::ModelServer };
+        let remark = self.proxy_details.take().map_or(Cow::Borrowed(remark), Cow::Owned);
+        self.end(Outcome::Terminated { cause, status: self.status, responder }, remark, actions);
+    }
+
+    fn end(&mut self, outcome: Outcome, remark: impl Into<Cow<'static, str>>, actions: &mut Vec<Action>) {
+        if !self.ended {
+            self.ended = true;
+            actions.push(Action::End(Ending { outcome, usage: self.usage, remark: remark.into() }));
+        }
+    }
+
+    fn close(&mut self, close: Close, actions: &mut Vec<Action>) {
+        self.closed = true;
+        actions.push(Action::Close(close));
+    }
+}

@@ -1,0 +1,193 @@
+//! One HTTP request as the proxy tells it: a pure state machine, message in, actions out.
+//!
+//! ```text
+//! request    Waiting ─headers─> Reading ─body─> Routing ─on_routed─> Sent
+//!                │                 │               ^  │
+//!                │                 │               │  └── refused, or answered by the proxy ──> Over
+//!                └── nothing to read, or not here ─┘
+//! response   Waiting ─headers─> Passing ─end─> Complete
+//! ```
+//!
+//! | request body mode | Reading | headers are answered | each body message is answered |
+//! |---|---|---|---|
+//! | FULL_DUPLEX_STREAMED | whole body | with the decision, after the body | with its bytes |
+//! | BUFFERED | whole body | at once, without a decision | with the decision |
+//! | STREAMED, NONE | – | with the decision | with one word, after the headers |
+//!
+//! The two sides advance on their own, because a proxy may answer a request itself before the picker has: then
+//! response headers arrive while the request is still being read or routed, and it is dead.
+//!
+//! Kept by every run: at most one [`Action::Route`]; exactly one [`Action::End`]; [`Action::Close`] is the last
+//! action; replies are in the order headers, body, trailers for each direction.
+
+mod ending;
+mod modes;
+mod request;
+mod response;
+mod timing;
+
+use std::time::Duration;
+
+use sluice_core::{Api, Time, TokenUsage};
+use sluice_data::Subset;
+
+use crate::action::Action;
+use crate::error_shape::ErrorShape;
+use crate::message::{BodyModes, Inbound, Message};
+use crate::phases::{RequestPhase, ResponsePhase};
+use crate::reject::{Refusal, RefusalStyle};
+use crate::reply::Reply;
+
+/// What the settings say about every session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionSettings {
+    /// A larger request body is refused with 413.
+    pub(crate) max_request_body: u64,
+    /// A request whose body stops arriving for so long is refused with 408; zero: never.
+    pub(crate) body_progress_timeout: Duration,
+    pub(crate) refusal_style: RefusalStyle,
+    /// Refusals say when to come back, where that makes sense.
+    pub(crate) retry_after: bool,
+    /// The bodies to ask for where the proxy lets the picker choose.
+    pub(crate) wanted: Wanted,
+    /// The proxy is asked for patience while a request waits in a mode with a message timeout.
+    pub(crate) extend_message_timeout: bool,
+    /// A request that cannot stay because the process is about to end is left to another picker.
+    pub(crate) hand_over: bool,
+}
+
+#[cfg(test)]
+impl SessionSettings {
+    pub(crate) const TEST: Self = Self {
+        max_request_body: 1_000,
+        body_progress_timeout: Duration::from_secs(60),
+        refusal_style: RefusalStyle::Api,
+        retry_after: true,
+        wanted: Wanted { request: false, response: false },
+        extend_message_timeout: true,
+        hand_over: false,
+    };
+}
+
+/// Bodies that are worth their cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) request: bool,
+    pub(crate) response: bool,
+}
+
+/// What is known of one stream before its first message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamFacts {
+    /// When the proxy gives the stream up.
+    pub(crate) deadline: Option<Time>,
+    /// The proxy lets the picker choose the body modes.
+    pub(crate) may_choose_modes: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    settings: SessionSettings,
+    facts: StreamFacts,
+    /// As the proxy told, or as the picker asked for instead.
+    modes: Option<BodyModes>,
+    subset: Option<Subset>,
+    api: Api,
+    error_shape: ErrorShape,
+    request: RequestPhase,
+    response: ResponsePhase,
+    /// The status of the response, once its headers came.
+    status: Option<u16>,
+    /// What the proxy says of a response that it made up.
+    proxy_details: Option<String>,
+    /// When the response's headers were answered.
+    response_began: Time,
+    usage: TokenUsage,
+    /// Something went out: the proxy no longer moves the request to another picker.
+    replied: bool,
+    ended: bool,
+    closed: bool,
+}
+
+impl Session {
+    pub(crate) const fn new(settings: SessionSettings, facts: StreamFacts) -> Self {
+        Self {
+            settings,
+            facts,
+            modes: None,
+            subset: None,
+            api: Api::Passthrough,
+            error_shape: ErrorShape::Text,
+            request: RequestPhase::Waiting,
+            response: ResponsePhase::Waiting,
+            status: None,
+            proxy_details: None,
+            response_began: Time::ZERO,
+            usage: TokenUsage { prompt: None, completion: None, cached: None },
+            replied: false,
+            ended: false,
+            closed: false,
+        }
+    }
+
+    /// Takes a message that arrived at `now`. Ids are made from `random` numbers.
+    pub(crate) fn on_message(
+        &mut self,
+        now: Time,
+        inbound: Inbound,
+        random: &mut dyn FnMut() -> u64,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.closed {
+            return;
+        }
+        let Inbound { modes, subset, vouched: _, refusal, message } = inbound;
+        self.modes = self.modes.or(modes);
+        if subset.is_some() {
+            self.subset = subset;
+        }
+        match message {
+            Message::RequestHeaders { headers, end_of_stream } => {
+                self.on_request_headers(now, headers, end_of_stream, refusal, random, actions);
+            }
+            Message::RequestBody { chunk, end_of_stream } => {
+                self.on_request_body(now, chunk, end_of_stream, random, actions);
+            }
+            Message::RequestTrailers => self.on_request_trailers(now, random, actions),
+            Message::ResponseHeaders { headers, end_of_stream, origin } => {
+                self.on_response_headers(now, &headers, end_of_stream, origin, actions);
+            }
+            Message::ResponseBody { chunk, end_of_stream } => self.on_response_body(chunk, end_of_stream, actions),
+            Message::ResponseTrailers => self.on_response_trailers(actions),
+            Message::Unknown => self.out_of_order("a message of an unknown kind", actions),
+        }
+    }
+
+    /// Turns away a request that was not placed yet, for a reason that lies outside of it. A placed one is left alone.
+    pub(crate) fn on_refused(&mut self, refusal: &Refusal, actions: &mut Vec<Action>) {
+        if !self.closed && matches!(self.request, RequestPhase::Reading(_) | RequestPhase::Routing(_)) {
+            self.refuse(refusal, actions);
+        }
+    }
+
+    /// The tokens reported so far.
+    pub(crate) const fn usage(&self) -> TokenUsage {
+        match &self.response {
+            ResponsePhase::Passing { scanner, .. } => scanner.usage(),
+            ResponsePhase::Waiting | ResponsePhase::Complete => self.usage,
+        }
+    }
+
+    /// The body of the request is still on its way to the picker.
+    pub(crate) const fn is_reading(&self) -> bool {
+        matches!(self.request, RequestPhase::Reading(_))
+    }
+
+    fn reply(&mut self, reply: Reply, actions: &mut Vec<Action>) {
+        self.replied = true;
+        actions.push(Action::Reply(reply));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! The request side: reading, routing, passing on.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use sluice_core::{Api, Headers, Request, RequestId, Time};
+use sluice_payload::{RequestFields, api_of_path, parse_request};
+use sluice_router::Intent;
+
+use super::Session;
+use super::timing::UNANNOUNCED_BODY;
+use crate::action::{Action, Notice};
+use crate::error_shape::ErrorShape;
+use crate::ids;
+use crate::message::BodyMode;
+use crate::phases::{Answer, Held, Reading, RequestPhase, ResponsePhase, Rest, Routing, Tail};
+use crate::reject::Refusal;
+use crate::reply::{GATEWAY_HEADERS, Reply, RequestMutation, pieces};
+use crate::request_headers::{content_length, is_header_only, is_upgrade, path_of};
+
+impl Session {
+    pub(super) fn on_request_headers(
+        &mut self,
+        now: Time,
+        headers: Headers,
+        end_of_stream: bool,
+        refusal: Option<Refusal>,
+        random: &mut dyn FnMut() -> u64,
+        actions: &mut Vec<Action>,
+    ) {
+        if !matches!((&self.request, &self.response), (RequestPhase::Waiting, ResponsePhase::Waiting)) {
+            self.out_of_order("request headers", actions);
+            return;
+        }
+        let path = path_of(&headers);
+        self.api = api_of_path(path);
+        self.error_shape = ErrorShape::of(path, &headers);
+        if let Some(refusal) = refusal.or_else(|| self.early_refusal(&headers, end_of_stream, actions)) {
+            self.refuse(&refusal, actions);
+            return;
+        }
+        self.settle_modes(end_of_stream, actions);
+        let mode = self.request_mode();
+        let open = |answer| Some(Tail::Open { held: Held::of(answer), ended: false, trailers: false });
+        // What is placed by its headers alone, because nothing follows, because the client waits for an answer before it
+        // sends more, or because the proxy shows no body before.
+        let tail = match mode {
+            _ if end_of_stream => Some(Tail::Whole { body: None, trailers: false }),
+            BodyMode::None | BodyMode::Streamed => open(Answer::AsIs),
+            BodyMode::Buffered | BodyMode::BufferedPartial if is_upgrade(&headers) => open(Answer::AsIs),
+            BodyMode::FullDuplex | BodyMode::Other if is_upgrade(&headers) => open(Answer::Echo),
+            _ => None,
+        };
+        let is_buffered = mode == BodyMode::Buffered;
+        if is_buffered && tail.is_none() {
+            self.reply(Reply::ContinueRequest, actions);
+        }
+        self.request = RequestPhase::Reading(Reading {
+            headers,
+            received: now,
+            body: BytesMut::new(),
+            is_buffered,
+            progress: now,
+            give_up: (mode == BodyMode::Other).then(|| now.saturating_add(UNANNOUNCED_BODY)),
+        });
+        if let Some(tail) = tail {
+            self.route(now, tail, random, actions);
+        }
+    }
+
+    /// What the headers alone rule out.
+    fn early_refusal(&self, headers: &Headers, end_of_stream: bool, actions: &mut Vec<Action>) -> Option<Refusal> {
+        let mode = self.request_mode();
+        if mode == BodyMode::BufferedPartial && !end_of_stream {
+            // Envoy does not end the request upstream for some of the bodies that do not fit into its buffer.
+            actions.push(Action::Notice(Notice::RefusedMode { direction: "request", mode }));
+            return Some(Refusal::body_mode("request", mode));
+        }
+        let limit = self.settings.max_request_body;
+        content_length(headers).filter(|&length| length > limit).map(|_| Refusal::body_too_large(limit))
+    }
+
+    pub(super) fn on_request_body(
+        &mut self,
+        now: Time,
+        chunk: Bytes,
+        end_of_stream: bool,
+        random: &mut dyn FnMut() -> u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let limit = self.settings.max_request_body;
+        match &mut self.request {
+            RequestPhase::Reading(reading) => {
+                reading.give_up = None;
+                reading.progress = now;
+                let is_buffered = reading.is_buffered;
+                if !append(&mut reading.body, chunk, limit, actions) {
+                    self.refuse(&Refusal::body_too_large(limit), actions);
+                } else if is_buffered {
+                    self.route(now, Tail::Buffered { trailers: false }, random, actions);
+                } else if end_of_stream {
+                    let body = Some(reading.body.split().freeze());
+                    self.route(now, Tail::Whole { body, trailers: false }, random, actions);
+                }
+            }
+            RequestPhase::Routing(Routing { tail: Tail::Open { held: Held::Messages(count), ended, .. }, .. }) => {
+                *count = count.saturating_add(1);
+                *ended |= end_of_stream;
+            }
+            RequestPhase::Routing(Routing { tail: Tail::Open { held: Held::Bytes(body), ended, .. }, .. })
+                if !*ended =>
+            {
+                *ended = end_of_stream;
+                if !append(body, chunk, limit, actions) {
+                    self.refuse(&Refusal::body_too_large(limit), actions);
+                }
+            }
+            RequestPhase::Sent(Rest { answer: Answer::AsIs, ended }) => {
+                *ended |= end_of_stream;
+                self.reply(Reply::RequestBodyAsIs, actions);
+            }
+            RequestPhase::Sent(Rest { answer: Answer::Echo, ended }) if !*ended => {
+                *ended = end_of_stream;
+                self.reply_pieces(chunk, end_of_stream, Reply::RequestBody, actions);
+            }
+            // An end that was told already.
+            RequestPhase::Sent(_) | RequestPhase::Routing(_) if chunk.is_empty() => {}
+            // The rest of an upload that the response did not wait for.
+            RequestPhase::Sent(_) if !matches!(self.response, ResponsePhase::Waiting) => {}
+            RequestPhase::Over => {}
+            RequestPhase::Waiting | RequestPhase::Routing(_) | RequestPhase::Sent(_) => {
+                self.out_of_order("request body", actions);
+            }
+        }
+    }
+
+    pub(super) fn on_request_trailers(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        actions: &mut Vec<Action>,
+    ) {
+        match &mut self.request {
+            RequestPhase::Reading(reading) if reading.is_buffered => {
+                // The one place for a decision would have been the answer to a body.
+                self.refuse(&Refusal::trailers_only(), actions);
+            }
+            RequestPhase::Reading(reading) => {
+                // A body without a byte was never announced, so it must not be answered.
+                let body = (!reading.body.is_empty()).then(|| reading.body.split().freeze());
+                self.route(now, Tail::Whole { body, trailers: true }, random, actions);
+            }
+            RequestPhase::Routing(Routing { tail, .. }) => {
+                let (Tail::Whole { trailers, .. } | Tail::Buffered { trailers } | Tail::Open { trailers, .. }) = tail;
+                if std::mem::replace(trailers, true) {
+                    self.out_of_order("request trailers", actions);
+                }
+            }
+            RequestPhase::Sent(rest) => {
+                rest.ended = true;
+                self.reply(Reply::RequestTrailers, actions);
+            }
+            RequestPhase::Over => {}
+            RequestPhase::Waiting => self.out_of_order("request trailers", actions),
+        }
+    }
+
+    /// Asks for an endpoint for the request that was being read.
+    pub(super) fn route(&mut self, now: Time, tail: Tail, random: &mut dyn FnMut() -> u64, actions: &mut Vec<Action>) {
+        let RequestPhase::Reading(reading) = std::mem::replace(&mut self.request, RequestPhase::Over) else { return };
+        let Reading { headers, received, body: buffered, is_buffered: _, progress: _, give_up: _ } = reading;
+        let (body, is_read) = match &tail {
+            Tail::Whole { body, .. } => (body.as_deref().unwrap_or_default(), true),
+            Tail::Buffered { .. } => (&buffered[..], true),
+            Tail::Open { .. } => (&[][..], false),
+        };
+        let body_bytes = if is_read { body.len() as u64 } else { content_length(&headers).unwrap_or_default() };
+        let header_only = is_header_only(&headers, matches!(tail, Tail::Whole { body: None, trailers: false }));
+        let is_read = is_read && !header_only;
+        let fields = if is_read { parse_request(self.api, body) } else { Ok(RequestFields::default()) };
+        let fields = match fields {
+            Ok(fields) => fields,
+            Err(error) => {
+                self.refuse(&error.into(), actions);
+                return;
+            }
+        };
+        if fields.model.is_none() && self.api != Api::Passthrough && is_read {
+            self.refuse(&Refusal::model_missing(), actions);
+            return;
+        }
+        if matches!(tail, Tail::Buffered { .. }) {
+            actions.push(Action::Holding(0));
+        }
+
+        let sent_id = headers.last_str("x-request-id").filter(|id| !id.is_empty());
+        let new_request_id = if sent_id.is_some() { None } else { Some(ids::uuid(random)) };
+        let id = sent_id.or(new_request_id.as_deref()).unwrap_or_default();
+        let request = Request {
+            id: RequestId(id.into()),
+            received,
+            api: self.api,
+            model: fields.model.map(Into::into),
+            stream: fields.stream,
+            max_output_tokens: fields.max_output_tokens,
+            body_bytes,
+            headers,
+        };
+        let traceparent = ids::traceparent(&request.headers, random);
+        let remove = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name)).collect();
+        let mutation = RequestMutation { destination: String::new(), new_request_id, traceparent, remove };
+        let until = self.wait_until(received, &request.headers);
+        self.request = RequestPhase::Routing(Routing { mutation, tail, extend: self.extension(now), until });
+        actions.push(Action::Route(Intent {
+            request: Arc::new(request),
+            subset: self.subset.take(),
+            header_only,
+            deadline: self.facts.deadline,
+        }));
+    }
+
+    /// Takes the answer to [`Action::Route`].
+    pub(crate) fn on_routed(&mut self, routed: Result<String, Refusal>, actions: &mut Vec<Action>) {
+        if !matches!(self.request, RequestPhase::Routing(_)) {
+            return;
+        }
+        let destination = match routed {
+            Ok(destination) => destination,
+            Err(refusal) => {
+                // Nothing is being routed any more that would have to be stopped.
+                self.request = RequestPhase::Over;
+                self.refuse(&refusal, actions);
+                return;
+            }
+        };
+        let RequestPhase::Routing(Routing { mutation, tail, .. }) =
+            std::mem::replace(&mut self.request, RequestPhase::Over)
+        else {
+            return;
+        };
+        let mutation = RequestMutation { destination, ..mutation };
+        let (rest, trailers) = match tail {
+            Tail::Whole { body, trailers } => {
+                self.reply(Reply::RequestHeaders(mutation), actions);
+                if let Some(body) = body {
+                    // If trailers follow, they end the body.
+                    self.reply_pieces(body, !trailers, Reply::RequestBody, actions);
+                    actions.push(Action::Holding(0));
+                }
+                (Rest { answer: Answer::Echo, ended: true }, trailers)
+            }
+            Tail::Buffered { trailers } => {
+                self.reply(Reply::RequestBodyPlaced(mutation), actions);
+                (Rest { answer: Answer::AsIs, ended: true }, trailers)
+            }
+            Tail::Open { held: Held::Messages(count), ended, trailers } => {
+                self.reply(Reply::RequestHeaders(mutation), actions);
+                for _ in 0..count {
+                    self.reply(Reply::RequestBodyAsIs, actions);
+                }
+                (Rest { answer: Answer::AsIs, ended: ended || trailers }, trailers)
+            }
+            Tail::Open { held: Held::Bytes(body), ended, trailers } => {
+                self.reply(Reply::RequestHeaders(mutation), actions);
+                if ended || !body.is_empty() {
+                    self.reply_pieces(body.freeze(), ended && !trailers, Reply::RequestBody, actions);
+                    actions.push(Action::Holding(0));
+                }
+                (Rest { answer: Answer::Echo, ended: ended || trailers }, trailers)
+            }
+        };
+        if trailers {
+            self.reply(Reply::RequestTrailers, actions);
+        }
+        self.request = RequestPhase::Sent(rest);
+    }
+
+    pub(super) fn reply_pieces(
+        &mut self,
+        body: Bytes,
+        end_of_stream: bool,
+        reply: fn(crate::reply::Piece) -> Reply,
+        actions: &mut Vec<Action>,
+    ) {
+        self.replied = true;
+        actions.extend(pieces(body, end_of_stream).map(|piece| Action::Reply(reply(piece))));
+    }
+}
+
+/// Adds `chunk` to `body` and tells how much that makes, or tells that it is more than `limit`.
+fn append(body: &mut BytesMut, chunk: Bytes, limit: u64, actions: &mut Vec<Action>) -> bool {
+    if (body.len() + chunk.len()) as u64 > limit {
+        return false;
+    }
+    if body.is_empty() {
+        // The usual prompt comes in one message: it is taken over, not copied.
+        *body = chunk.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    } else {
+        body.extend_from_slice(&chunk);
+    }
+    actions.push(Action::Holding(body.len() as u64));
+    true
+}

@@ -1,0 +1,6 @@
+mod duplex;
+mod endings;
+mod limits;
+mod modes;
+mod properties;
+mod script;
