@@ -51,11 +51,14 @@ impl Endpoint {
         Self { id: self.id.clone(), uid: self.uid.clone(), address: self.address, labels, load: Arc::clone(&self.load) }
     }
 
-    /// The endpoint's own limit on requests in flight, from the label `llm-d.ai/max-concurrency`: for hardware that
-    /// differs within a pool. At most [`Endpoint::MAX_LIMIT`]; none if the label is not a whole number.
+    /// The label that gives an endpoint its own limit on requests in flight: for hardware that differs within a pool.
+    pub const MAX_CONCURRENCY: &str = "llm-d.ai/max-concurrency";
+
+    /// What the label [`Endpoint::MAX_CONCURRENCY`] says: a whole number from 1 to [`Endpoint::MAX_LIMIT`]. None if it says
+    /// anything else.
     pub fn max_concurrency(&self) -> Option<u64> {
-        let limit: u64 = self.labels.get("llm-d.ai/max-concurrency")?.trim().parse().ok()?;
-        Some(limit.min(Self::MAX_LIMIT))
+        let limit: u64 = self.labels.get(Self::MAX_CONCURRENCY)?.trim().parse().ok()?;
+        (1..=Self::MAX_LIMIT).contains(&limit).then_some(limit)
     }
 
     /// The largest limit on requests or tokens of one endpoint: sums over a million endpoints stay far from overflow.
@@ -183,15 +186,15 @@ mod tests {
     }
 
     #[test]
-    fn an_own_limit_is_a_bounded_whole_number() {
+    fn an_own_limit_is_a_whole_number_from_one_up() {
         let labelled = |value: &str| {
             let labels = BTreeMap::from([("llm-d.ai/max-concurrency".to_owned(), value.to_owned())]);
             endpoint().relabelled(labels).max_concurrency()
         };
         assert_eq!(labelled("7"), Some(7));
         assert_eq!(labelled(" 7 "), Some(7));
-        assert_eq!(labelled("18446744073709551615"), Some(Endpoint::MAX_LIMIT));
-        for bad in ["", "-1", "1.5", "many", "99999999999999999999999"] {
+        assert_eq!(labelled("1099511627776"), Some(Endpoint::MAX_LIMIT));
+        for bad in ["", "0", "-1", "1.5", "many", "1099511627777", "99999999999999999999999"] {
             assert_eq!(labelled(bad), None, "{bad:?}");
         }
         assert_eq!(endpoint().max_concurrency(), None);

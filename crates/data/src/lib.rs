@@ -11,6 +11,8 @@
 mod booking;
 mod discovery;
 mod endpoint_file;
+#[cfg(test)]
+mod log_lines;
 mod subset;
 mod table;
 

@@ -95,6 +95,7 @@ impl EndpointTable {
             })
             .collect();
         let after = Arc::new(Snapshot { endpoints });
+        warn_of_unusable_limits(&before, &after);
         self.current.store(Arc::clone(&after));
         known.retain(|_, endpoint| endpoint.load().requests() > 0);
         writer.departed = known;
@@ -104,9 +105,29 @@ impl EndpointTable {
     }
 }
 
+/// Says, once for each endpoint and value, which limits of their own are not what they were meant to be.
+fn warn_of_unusable_limits(before: &Snapshot, after: &Snapshot) {
+    let label = |endpoint: &Endpoint| endpoint.labels.get(Endpoint::MAX_CONCURRENCY).cloned();
+    for endpoint in after.endpoints.iter().filter(|endpoint| endpoint.max_concurrency().is_none()) {
+        let Some(value) = label(endpoint) else { continue };
+        let old = before.endpoints.binary_search_by(|old| old.id.cmp(&endpoint.id));
+        if old.is_ok_and(|at| label(&before.endpoints[at]).as_ref() == Some(&value)) {
+            continue;
+        }
+        tracing::warn!(
+            endpoint = %endpoint.id,
+            value,
+            "label {} is not a whole number from 1 to {}, the endpoint has the limit of the pool",
+            Endpoint::MAX_CONCURRENCY,
+            Endpoint::MAX_LIMIT,
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_lines::Lines;
 
     fn spec(name: &str, uid: &str, port: u16) -> EndpointSpec {
         EndpointSpec {
@@ -199,5 +220,25 @@ mod tests {
         table.replace([spec("b", "1", 1), spec("a", "1", 2), spec("b", "1", 3)]);
         let ports: Vec<u16> = table.snapshot().endpoints().iter().map(|endpoint| endpoint.address.port()).collect();
         assert_eq!(ports, [2, 3]);
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_used_is_told_once_for_each_endpoint_and_value() {
+        let limited = |name: &str, limit: &str| {
+            let labels = BTreeMap::from([(Endpoint::MAX_CONCURRENCY.to_owned(), limit.to_owned())]);
+            EndpointSpec { labels, ..spec(name, "1", 1) }
+        };
+        let (table, lines) = (EndpointTable::default(), Lines::default());
+        let warnings = |specs: Vec<EndpointSpec>| {
+            tracing::subscriber::with_default(lines.clone(), || table.replace(specs));
+            lines.take().into_iter().map(|(_, line)| line).collect::<Vec<_>>()
+        };
+        let told = warnings(vec![limited("a", "many"), limited("b", "0"), limited("c", "7"), spec("d", "1", 1)]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        for (line, (name, value)) in told.iter().zip([("default/a", "many"), ("default/b", "0")]) {
+            assert!(line.contains(name) && line.contains(value), "{line}");
+        }
+        assert_eq!(warnings(vec![limited("a", "many"), limited("b", "0")]), [""; 0]);
+        assert_eq!(warnings(vec![limited("a", "-1"), limited("b", "0")]).len(), 1);
     }
 }

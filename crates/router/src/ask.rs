@@ -9,13 +9,18 @@ use sluice_flow::{Ask, Eligibility, Stages, TtlHeader};
 
 use crate::Identity;
 
-/// The endpoints that a gateway's hint allows; without one, all.
-#[derive(Debug)]
-pub(crate) struct Allowed(pub(crate) Option<Subset>);
+/// The endpoints that a gateway's hint allows, without one all, except those that filters rule out.
+#[derive(Debug, Default)]
+pub(crate) struct Allowed {
+    pub(crate) subset: Option<Subset>,
+    /// Serial numbers, in order. Endpoints that come later are not among them: they have to be tried.
+    pub(crate) ruled_out: Vec<u64>,
+}
 
 impl Eligibility for Allowed {
     fn allows(&self, endpoint: &Endpoint) -> bool {
-        self.0.as_ref().is_none_or(|subset| subset.allows(endpoint))
+        self.subset.as_ref().is_none_or(|subset| subset.allows(endpoint))
+            && self.ruled_out.binary_search(&endpoint.serial()).is_err()
     }
 }
 
@@ -43,7 +48,10 @@ pub(crate) fn ask(
         stream_deadline: deadline,
         stages: Stages::DECODE,
         required: Stages::DECODE,
-        eligible: subset.map(|subset| Arc::new(Allowed(Some(subset.clone()))) as Arc<dyn Eligibility>),
+        eligible: subset.map(|subset| {
+            let allowed = Allowed { subset: Some(subset.clone()), ruled_out: Vec::new() };
+            Arc::new(allowed) as Arc<dyn Eligibility>
+        }),
     }
 }
 

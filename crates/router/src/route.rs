@@ -194,16 +194,16 @@ impl Router {
         // Endpoints that turned out to be full, or gone, since the snapshot was taken.
         let mut unusable: SmallVec<[u64; 4]> = SmallVec::new();
         loop {
-            let Some(decision) = self.decide_with_room(passage, &unusable)? else {
-                let eligible: Arc<dyn Eligibility> = Arc::new(Allowed(passage.subset.clone()));
-                match permit.park(eligible) {
+            let decision = match self.decide_with_room(passage, &unusable)? {
+                Room::On(decision) => decision,
+                Room::Nowhere(allowed) => match permit.park(Arc::new(allowed) as Arc<dyn Eligibility>) {
                     Ok(again) => return Ok(Attempt::Parked(again)),
                     Err(NotParked { permit: kept }) => {
                         permit = kept;
                         unusable.clear();
                         continue;
                     }
-                }
+                },
             };
             let endpoint = &decision.targets[0];
             let target = Target { endpoint: Arc::clone(endpoint), stage: Stage::Decode, tokens: passage.tokens };
@@ -224,24 +224,37 @@ impl Router {
         }
     }
 
-    /// A decision among the endpoints that have room, or none if there is no such endpoint.
+    /// A decision among the endpoints that have room. If there is none because those that would suit the request are full,
+    /// it has to wait for them; if none would suit it, however empty, it is refused.
     ///
-    /// A filter may look at the same counters and find, a moment later, that the last room is taken: then the endpoints
-    /// are looked at anew.
-    fn decide_with_room(&self, passage: &mut Passage<'_>, unusable: &[u64]) -> Result<Option<Decision>, Rejection> {
-        const ATTEMPTS: usize = 4;
-        let has_room = |endpoint: &&Arc<Endpoint>| endpoint.load().has_room() && !unusable.contains(&endpoint.serial());
-        for _ in 0..ATTEMPTS {
+    /// Filters see the counters a moment later than this does: with every turn that finds room and gets none of it,
+    /// somebody else got a place. After very many, a filter must have a mind of its own.
+    fn decide_with_room(&self, passage: &mut Passage<'_>, unusable: &[u64]) -> Result<Room, Rejection> {
+        const TURNS: usize = 64;
+        let has_room = |endpoint: &Arc<Endpoint>| endpoint.load().has_room() && !unusable.contains(&endpoint.serial());
+        for _ in 0..TURNS {
             let snapshot = self.table.snapshot();
-            let candidates = Candidates::new(passage.allowed(&snapshot).filter(has_room));
-            if candidates.is_empty() {
-                return Ok(None);
+            let candidates = Candidates::new(passage.allowed(&snapshot).filter(|endpoint| has_room(endpoint)));
+            if !candidates.is_empty() {
+                match self.scheduler.schedule(passage.request, &candidates, &mut passage.rng) {
+                    Ok(decision) => return Ok(Room::On(decision)),
+                    Err(ScheduleError::Filtered { .. }) => {}
+                    Err(error @ ScheduleError::Handler { .. }) => return Err(Rejection::Scheduling(error)),
+                }
             }
-            match self.schedule(passage, &candidates) {
-                Err(Rejection::NoneAvailable { .. }) => {}
-                decided => return decided.map(Some),
+            let all = Candidates::new(passage.allowed(&snapshot));
+            if all.is_empty() {
+                return Ok(Room::Nowhere(Allowed { subset: passage.subset.clone(), ruled_out: Vec::new() }));
+            }
+            let suitable = match self.scheduler.suitable(passage.request, &all) {
+                Ok(suitable) => suitable,
+                Err(error) => return Err(passage.not_scheduled(error)),
+            };
+            if !suitable.iter().any(has_room) {
+                return Ok(Room::Nowhere(passage.allowed_of(&all, &suitable)));
             }
         }
+        tracing::warn!(request = %passage.request.id, "filters leave out every endpoint that has room");
         Err(Rejection::none_available(&mut passage.rng))
     }
 
@@ -256,10 +269,8 @@ impl Router {
     }
 
     fn schedule(&self, passage: &mut Passage<'_>, candidates: &Candidates<'_>) -> Result<Decision, Rejection> {
-        self.scheduler.schedule(passage.request, candidates, &mut passage.rng).map_err(|error| match error {
-            ScheduleError::Filtered { .. } => Rejection::none_available(&mut passage.rng),
-            ScheduleError::Handler { .. } => Rejection::Scheduling(error),
-        })
+        let decision = self.scheduler.schedule(passage.request, candidates, &mut passage.rng);
+        decision.map_err(|error| passage.not_scheduled(error))
     }
 
     /// An estimate of the output stays charged until the end; a prompt has been worked through with the first chunk.
@@ -272,6 +283,13 @@ impl Router {
     }
 }
 
+/// Where there is room for a request.
+enum Room {
+    On(Decision),
+    /// Every endpoint that would suit it, and may turn out to be among those allowed, is full.
+    Nowhere(Allowed),
+}
+
 /// What became of a permit.
 enum Attempt {
     Started(Routed),
@@ -282,6 +300,25 @@ impl Passage<'_> {
     fn allowed<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Arc<Endpoint>> {
         let subset = self.subset.as_ref();
         snapshot.endpoints().iter().filter(move |endpoint| subset.is_none_or(|subset| subset.allows(endpoint)))
+    }
+
+    /// Room on which endpoints the request waits for, if only `suitable` ones of `all` will do.
+    fn allowed_of(&self, all: &Candidates<'_>, suitable: &[Arc<Endpoint>]) -> Allowed {
+        let is_suitable = |serial: &u64| suitable.iter().any(|endpoint| endpoint.serial() == *serial);
+        let mut ruled_out: Vec<u64> = all.as_slice().iter().map(|endpoint| endpoint.serial()).collect();
+        ruled_out.retain(|serial| !is_suitable(serial));
+        ruled_out.sort_unstable();
+        Allowed { subset: self.subset.clone(), ruled_out }
+    }
+
+    fn not_scheduled(&mut self, error: ScheduleError) -> Rejection {
+        match error {
+            ScheduleError::Filtered { profile } => {
+                tracing::debug!(request = %self.request.id, %profile, "the filters of the profile leave no endpoint");
+                Rejection::none_available(&mut self.rng)
+            }
+            ScheduleError::Handler { .. } => Rejection::Scheduling(error),
+        }
     }
 }
 

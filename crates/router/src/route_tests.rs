@@ -11,7 +11,7 @@ use sluice_core::{
 use sluice_data::EndpointSpec;
 use sluice_flow::{BandConfig, Config, Outcome, Signal};
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
-use sluice_schedule::{Next, Picker, Profile, ProfileHandler, ProfileResult};
+use sluice_schedule::{Filter, Next, Picker, Profile, ProfileHandler, ProfileResult};
 
 use super::*;
 use crate::admission::Admission;
@@ -66,12 +66,41 @@ struct World {
     admission: Option<Admission>,
 }
 
+/// Keeps the endpoints whose port is even, or those that are idle.
+#[derive(Debug)]
+enum Only {
+    Even,
+    Idle,
+}
+
+impl Filter for Only {
+    fn filter(&self, _: &Request, candidates: &mut Candidates<'_>) {
+        candidates.retain(|endpoint| match self {
+            Self::Even => endpoint.address.port().is_multiple_of(2),
+            Self::Idle => endpoint.load().requests() == 0,
+        });
+    }
+
+    fn is_by_load(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+}
+
 impl World {
     fn new(ports: &[u16], gatekeeper: impl FnOnce(&Arc<EndpointTable>) -> (Gatekeeper, Option<Admission>)) -> Self {
+        Self::filtering(&[], ports, gatekeeper)
+    }
+
+    fn filtering(
+        filters: &[Arc<dyn Filter>],
+        ports: &[u16],
+        gatekeeper: impl FnOnce(&Arc<EndpointTable>) -> (Gatekeeper, Option<Admission>),
+    ) -> Self {
         let table = Arc::new(EndpointTable::default());
         table.replace(ports.iter().copied().map(spec));
         let (gatekeeper, admission) = gatekeeper(&table);
-        let profile = Profile { name: "main".into(), filters: vec![], scorers: vec![], picker: Arc::new(Lowest) };
+        let profile =
+            Profile { name: "main".into(), filters: filters.to_vec(), scorers: vec![], picker: Arc::new(Lowest) };
         let router = Router::new(RouterParts {
             table: Arc::clone(&table),
             scheduler: Scheduler::new(Arc::new(Lowest), vec![profile]).unwrap(),
@@ -91,7 +120,11 @@ impl World {
 
     /// One request per endpoint.
     fn queueing(ports: &[u16]) -> Self {
-        Self::new(ports, |table| {
+        Self::queueing_with(&[], ports)
+    }
+
+    fn queueing_with(filters: &[Arc<dyn Filter>], ports: &[u16]) -> Self {
+        Self::filtering(filters, ports, |table| {
             let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
             let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
             let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector));
@@ -232,6 +265,46 @@ fn a_request_hinted_to_a_full_endpoint_waits_for_that_one_and_delays_nobody() {
     drop(held);
     let (destination, _held) = destination_of(poll(&mut hinted));
     assert_eq!(destination, "10.0.0.1:1");
+}
+
+#[test]
+fn a_request_whose_only_suitable_endpoints_are_full_waits_for_them() {
+    for filters in [vec![Arc::new(Only::Even) as _], vec![Arc::new(Only::Even) as _, Arc::new(Only::Idle) as _]] {
+        let world = World::queueing_with(&filters, &[1, 2]);
+        let (first, held) = destination_of(world.place(0, None));
+        assert_eq!(first, "10.0.0.1:2");
+        let mut waiting = world.route(0, None);
+        assert!(poll(&mut waiting).is_none(), "the endpoint with room does not suit");
+        assert_eq!(world.admission.as_ref().unwrap().stats().bands[0].parked, 1);
+        drop(held);
+        let (second, held) = destination_of(poll(&mut waiting));
+        assert_eq!(second, "10.0.0.1:2");
+
+        let mut waiting = world.route(0, None);
+        assert!(poll(&mut waiting).is_none());
+        world.table.replace([1, 2, 3, 4].map(spec));
+        assert_eq!(destination_of(poll(&mut waiting)).0, "10.0.0.1:4", "a new endpoint is tried");
+        drop(held);
+    }
+}
+
+#[test]
+fn a_request_that_no_endpoint_suits_is_refused() {
+    let world = World::queueing_with(&[Arc::new(Only::Even)], &[1, 3]);
+    let rejection = world.place(0, None).unwrap().unwrap_err();
+    assert!(matches!(rejection, Rejection::NoneAvailable { retry_after: 1..=2 }), "{rejection:?}");
+    let stats = world.admission.as_ref().unwrap().stats();
+    assert_eq!((stats.leases.granted, stats.leases.started), (0, 0), "its place is free again");
+}
+
+#[test]
+fn a_filter_that_never_agrees_with_the_ledger_holds_nobody_up() {
+    let world = World::queueing_with(&[Arc::new(Only::Idle)], &[1]);
+    // Something that the ledger does not know of.
+    assert!(world.table.snapshot().endpoints()[0].load().try_book(u64::MAX));
+    world.table.snapshot().endpoints()[0].load().set_limits(u64::MAX, u64::MAX);
+    let rejection = world.place(0, None).unwrap().unwrap_err();
+    assert!(matches!(rejection, Rejection::NoneAvailable { .. }), "{rejection:?}");
 }
 
 #[test]

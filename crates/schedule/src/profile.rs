@@ -26,12 +26,7 @@ impl Profile {
     ///
     /// The score of an endpoint is the sum over the scorers of `clamp(score, 0, 1) * weight`.
     pub(crate) fn run(&self, request: &Request, mut candidates: Candidates<'_>, rng: &mut Rng) -> Vec<Arc<Endpoint>> {
-        for filter in &self.filters {
-            if candidates.is_empty() {
-                return Vec::new();
-            }
-            filter.filter(request, &mut candidates);
-        }
+        self.filter(request, &mut candidates, |_| true);
         let candidates = candidates.as_slice();
         if candidates.is_empty() {
             return Vec::new();
@@ -50,6 +45,21 @@ impl Profile {
         let mut picked = SmallVec::new();
         self.picker.pick(request, candidates, &totals, rng, &mut picked);
         picked.iter().map(|&index| Arc::clone(candidates[index])).collect()
+    }
+
+    /// The endpoints that suit the request however full they are, in the order of `candidates`.
+    pub(crate) fn suitable(&self, request: &Request, mut candidates: Candidates<'_>) -> Vec<Arc<Endpoint>> {
+        self.filter(request, &mut candidates, |filter| !filter.is_by_load());
+        candidates.as_slice().iter().map(|endpoint| Arc::clone(endpoint)).collect()
+    }
+
+    fn filter(&self, request: &Request, candidates: &mut Candidates<'_>, which: impl Fn(&dyn Filter) -> bool) {
+        for filter in self.filters.iter().filter(|filter| which(&***filter)) {
+            if candidates.is_empty() {
+                return;
+            }
+            filter.filter(request, candidates);
+        }
     }
 }
 

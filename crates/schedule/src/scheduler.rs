@@ -61,6 +61,24 @@ impl Scheduler {
         candidates: &Candidates<'_>,
         rng: &mut Rng,
     ) -> Result<Decision, ScheduleError> {
+        self.run(request, |profile| profile.run(request, candidates.clone(), rng))
+    }
+
+    /// Those of `candidates` that the request could go to if only they had room.
+    pub fn suitable(
+        &self,
+        request: &Request,
+        candidates: &Candidates<'_>,
+    ) -> Result<Vec<Arc<Endpoint>>, ScheduleError> {
+        self.run(request, |profile| profile.suitable(request, candidates.clone())).map(|decision| decision.targets)
+    }
+
+    /// Runs the profiles that the handler asks for. `targets` is what one of them leads to.
+    fn run(
+        &self,
+        request: &Request,
+        mut targets: impl FnMut(&Profile) -> Vec<Arc<Endpoint>>,
+    ) -> Result<Decision, ScheduleError> {
         let mut results: SmallVec<[Option<ProfileResult>; 3]> = SmallVec::from_elem(None, self.profiles.len());
         loop {
             match self.handler.next(request, &results) {
@@ -69,8 +87,7 @@ impl Scheduler {
                     if results[index].is_some() {
                         return Err(self.misuse(index, "it ran already"));
                     }
-                    let targets = profile.run(request, candidates.clone(), rng);
-                    results[index] = Some(ProfileResult { targets });
+                    results[index] = Some(ProfileResult { targets: targets(profile) });
                 }
                 Next::Finish { primary } => {
                     let profile = self.profile(primary)?;

@@ -126,6 +126,33 @@ fn filters_that_leave_nothing_are_an_error_with_the_profile() {
     assert_eq!(schedule(&scheduler, &[]), Err(ScheduleError::Filtered { profile: "main".into() }));
 }
 
+/// Drops everything, as where every endpoint is full.
+#[derive(Debug)]
+struct AllFull;
+
+impl Filter for AllFull {
+    fn filter(&self, _request: &Request, candidates: &mut Candidates<'_>) {
+        candidates.retain(|_| false);
+    }
+
+    fn is_by_load(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn suitable_are_those_that_only_their_load_rules_out() {
+    let filters: Vec<Arc<dyn Filter>> = vec![Arc::new(AllFull), Arc::new(Drop("a"))];
+    let scheduler = Scheduler::new(Arc::new(OnlyFirst), vec![profile(filters, vec![])]).unwrap();
+    let suitable = |names: &[&str]| {
+        let endpoints = endpoints(names);
+        let suitable = scheduler.suitable(&request(), &Candidates::new(&endpoints))?;
+        Ok(suitable.iter().map(|endpoint| endpoint.id.name.to_string()).collect::<Vec<_>>())
+    };
+    assert_eq!(suitable(&["a", "b", "c"]), Ok(vec!["b".to_owned(), "c".to_owned()]));
+    assert_eq!(suitable(&["a"]), Err(ScheduleError::Filtered { profile: "main".into() }));
+}
+
 #[test]
 fn a_handler_that_misbehaves_ends_in_an_error_not_in_a_loop() {
     for next in [Next::Run(0), Next::Run(7), Next::Finish { primary: 0 }, Next::Finish { primary: 7 }] {

@@ -39,6 +39,11 @@ impl<'a> Candidates<'a> {
 /// Takes endpoints out that must not serve the request.
 pub trait Filter: fmt::Debug + Send + Sync {
     fn filter(&self, request: &Request, candidates: &mut Candidates<'_>);
+
+    /// It looks at nothing but how full endpoints are: one that it takes out suits the request once it has room.
+    fn is_by_load(&self) -> bool {
+        false
+    }
 }
 
 /// Says how well each endpoint suits the request.

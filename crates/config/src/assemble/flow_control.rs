@@ -62,6 +62,7 @@ impl Assembler<'_, '_> {
         };
         let desired: DesiredPriorities =
             settings.objectives.iter().map(|objective| Priority(objective.priority)).collect();
+        self.warn_of_closed_bands(resolved.usage_limit.as_ref(), &config, &desired);
         Some(FlowControl { config, desired })
     }
 

@@ -1,5 +1,7 @@
 //! Builds the plugins and puts together what they fill.
 
+mod bounded;
+mod ceilings;
 mod flow_control;
 mod scheduling;
 
@@ -68,7 +70,10 @@ pub(crate) fn assemble(
     let handler = assembler.handler(wanted);
     let admission = match &resolved.admission {
         ResolvedAdmission::FlowControl(flow_control) => {
-            assembler.flow_control(flow_control, &resolved.settings).map(|flow_control| (Some(flow_control), None))
+            assembler.flow_control(flow_control, &resolved.settings).map(|mut built| {
+                assembler.bound_by_filters(&mut built, flow_control, wanted);
+                (Some(built), None)
+            })
         }
         ResolvedAdmission::Legacy(None) => Some((None, None)),
         ResolvedAdmission::Legacy(Some(detector)) => {

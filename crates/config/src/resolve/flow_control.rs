@@ -108,6 +108,8 @@ impl Resolver<'_, '_> {
         } = &band.value;
         if *shed {
             self.warn_of_queue_settings(band.node);
+        } else {
+            self.warn_of_zero_limits(&band.value, band.node);
         }
         let ordering = self.choose(ordering_policy_ref.as_ref(), &[FIRST_COME]);
         let fairness: &[_] = if ordering.as_ref().is_some_and(|ordering| self.is_by_deadline(ordering)) {
@@ -131,6 +133,19 @@ impl Resolver<'_, '_> {
             if let Some(setting) = self.document.child(band, key) {
                 let message = "has no effect: nothing waits in a band that sheds";
                 self.diagnostics.warn(self.document.key_place(setting), message);
+            }
+        }
+    }
+
+    fn warn_of_zero_limits(&mut self, band: &RawPriorityBand, node: NodeId) {
+        let limits = [
+            ("maxRequests", band.max_requests.is_some_and(|limit| limit.0 == 0)),
+            ("maxBytes", band.max_bytes.is_some_and(|limit| limit.0 == 0)),
+        ];
+        for (key, _) in limits.into_iter().filter(|(_, is_zero)| *is_zero) {
+            if let Some(setting) = self.document.child(node, key) {
+                let remark = Remark::new("0 stands for the default here");
+                self.warn(setting, remark.hint("write shed: true for a band in which nothing waits"));
             }
         }
     }

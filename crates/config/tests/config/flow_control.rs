@@ -131,11 +131,42 @@ sluice:
 }
 
 #[test]
+fn bands_that_nothing_can_leave_are_warned_of() {
+    let text = |dry_run| {
+        format!(
+            "
+featureGates: [flowControl]
+plugins:
+  - {{type: concurrency-detector}}
+  - {{name: reserve, type: static-usage-limit-policy, parameters: {{number: 5}}}}
+flowControl:
+  saturationDetector: {{pluginRef: concurrency-detector}}
+  usageLimitPolicyPluginRef: reserve
+  priorityBands: [{{priority: -6}}, {{priority: -5}}]
+sluice:
+  objectives: [{{name: bulk, priority: -9}}]
+  dryRun: [{dry_run}]
+"
+        )
+    };
+    assert_snapshot!(diagnose(&text("")), @r"
+    c.yaml:8:30: warning: flowControl.usageLimitPolicyPluginRef: the ceilings of priorities -6, -9 are 0: their requests wait and are never let in; a ceiling above 0 lets in at least one request
+    ok
+    ");
+    assert_eq!(diagnose(&text("ceilings")), "ok");
+}
+
+#[test]
 fn a_limit_of_zero_is_the_default() {
     let config =
         flow_control(&with("maxBytes: 0, maxRequests: '0', priorityBands: [{maxBytes: 0, maxRequests: 0}]")).config;
     assert_eq!(config.global, GlobalLimits::default());
     assert_eq!(limits(&config.bands[&Priority(0)]), UNTOUCHED);
+    assert_snapshot!(diagnose(&with("priorityBands: [{maxBytes: 0, maxRequests: 0}]")), @r"
+    c.yaml:5:97: warning: flowControl.priorityBands[0].maxBytes: 0 stands for the default here; write shed: true for a band in which nothing waits
+    c.yaml:5:113: warning: flowControl.priorityBands[0].maxRequests: 0 stands for the default here; write shed: true for a band in which nothing waits
+    ok
+    ");
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use sluice_config::{Assembled, BuildContext, BuildError, Options, Plugin, PluginType, Roles, Source, Stability, load};
-use sluice_core::{Endpoint, OutputEstimate, Request, TokenEstimate};
+use sluice_core::{Endpoint, OutputEstimate, Request, Time, TokenEstimate};
 use sluice_data::{Discovery, FileDiscovery};
 use sluice_flow::policy::{
-    Fairness, FairnessPolicy, OrderKey, OrderingFacts, OrderingPolicy, Saturation, SaturationDetector, UsageLimit,
-    UsageLimitPolicy,
+    BandView, Fairness, FairnessPolicy, OrderKey, OrderingFacts, OrderingPolicy, Saturation, SaturationDetector,
+    UsageLimit, UsageLimitPolicy,
 };
 use sluice_schedule::{Candidates, Filter, Next, Picker, ProfileHandler, ProfileResult, Rng, Scorer};
 use smallvec::SmallVec;
@@ -273,7 +273,6 @@ pub(crate) struct Number {
 }
 
 #[derive(Debug)]
-#[expect(dead_code, reason = "shown by tests")]
 pub(crate) struct Limit(u64);
 
 impl Plugin for Limit {
@@ -288,7 +287,19 @@ impl Plugin for Limit {
 
 impl UsageLimitPolicy for Limit {
     fn new_state(&self) -> Box<dyn UsageLimit> {
-        panic!("no configuration starts an engine")
+        Box::new(Floor(i32::try_from(self.0).unwrap_or(i32::MAX)))
+    }
+}
+
+/// Holds back what is below the negated number.
+#[derive(Debug)]
+struct Floor(i32);
+
+impl UsageLimit for Floor {
+    fn ceilings(&mut self, _: Time, bands: &[BandView], _: f64, ceilings: &mut [f64]) {
+        for (band, ceiling) in bands.iter().zip(ceilings) {
+            *ceiling = if self.0 > 0 && band.priority.0 < -self.0 { 0.0 } else { 1.0 };
+        }
     }
 }
 

@@ -111,6 +111,10 @@ impl Filter for ConcurrencyDetector {
             endpoint.load().requests() < requests && endpoint.load().tokens() < tokens
         });
     }
+
+    fn is_by_load(&self) -> bool {
+        true
+    }
 }
 
 impl SaturationDetector for ConcurrencyDetector {

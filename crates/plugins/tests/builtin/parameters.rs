@@ -1,5 +1,7 @@
 use insta::assert_snapshot;
 use sluice_config::{Options, Source, load};
+use sluice_flow::Stages;
+use sluice_flow::policy::EndpointFacts;
 use sluice_plugins::BUILTIN;
 
 use crate::read;
@@ -82,4 +84,24 @@ fn file_discovery_needs_a_path() {
     c.yaml:1:58: plugins[0].parameters.watch: unknown field "watch"; the fields are path, watchFile
     c.yaml:1:82: plugins[0].parameters.watchFile: expected true or false, found the string "yes"
     "#);
+}
+
+#[test]
+fn a_detector_in_a_profile_bounds_what_is_booked() {
+    let detectors = "
+featureGates: [flowControl]
+plugins:
+  - {name: gate, type: concurrency-detector, parameters: {maxConcurrency: 5}}
+  - {name: lower, type: concurrency-detector, parameters: {maxConcurrency: 2}}
+flowControl: {saturationDetector: {pluginRef: gate}}
+schedulingProfiles: [{name: main, plugins: [";
+    let limit = |listed: &str| {
+        let assembled = read(&format!("{detectors}{listed}]}}]\n")).unwrap();
+        let detector = assembled.flow_control.unwrap().config.detector.new_state();
+        let partitions = Stages::DECODE.partitions();
+        detector.booking_limit(&EndpointFacts { partitions, max_concurrency: None }).requests
+    };
+    assert_eq!(limit("{pluginRef: gate}"), 5);
+    assert_eq!(limit("{pluginRef: lower}"), 2);
+    assert_eq!(limit("{pluginRef: gate}, {pluginRef: lower}"), 2);
 }
