@@ -141,15 +141,14 @@ pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
             Response::RequestBody(BodyResponse { response: Some(placed(mutation)) })
         }
         Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
-        Reply::ResponseHeaders => Response::ResponseHeaders(HeadersResponse {
-            response: Some(CommonResponse {
-                header_mutation: Some(HeaderMutation {
-                    set_headers: vec![set_header("x-went-into-resp-headers", b"true".to_vec())],
-                    remove_headers: Vec::new(),
-                }),
-                ..CommonResponse::default()
-            }),
-        }),
+        Reply::ResponseHeaders { ask } => {
+            message.mode_override = ask.map(processing_mode);
+            let set_headers = vec![set_header("x-went-into-resp-headers", b"true".to_vec())];
+            let header_mutation = Some(HeaderMutation { set_headers, remove_headers: Vec::new() });
+            Response::ResponseHeaders(HeadersResponse {
+                response: Some(CommonResponse { header_mutation, ..CommonResponse::default() }),
+            })
+        }
         Reply::ResponseBody(piece) => Response::ResponseBody(streamed(piece)),
         Reply::ResponseBodyAsIs => Response::ResponseBody(BodyResponse::default()),
         Reply::ResponseTrailers => Response::ResponseTrailers(TrailersResponse::default()),

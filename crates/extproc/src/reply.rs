@@ -48,7 +48,10 @@ pub(crate) enum Reply {
     /// The same, with the decision that the headers were not answered with.
     RequestBodyPlaced(RequestMutation),
     RequestTrailers,
-    ResponseHeaders,
+    ResponseHeaders {
+        /// Other body modes than before, from here on.
+        ask: Option<BodyModes>,
+    },
     /// Answers response bodies in full duplex.
     ResponseBody(Piece),
     /// Answers one message of a response body: the body goes on as it is.

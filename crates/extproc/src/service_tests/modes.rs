@@ -56,7 +56,7 @@ async fn the_picker_asks_for_full_duplex_where_the_proxy_announces_that_it_may()
     assert_eq!(reply.response, None, "it answers nothing");
     let mode = reply.mode_override.unwrap();
     assert_eq!(mode.request_body_mode, i32::from(BodySendMode::FullDuplexStreamed));
-    assert_eq!(mode.response_body_mode, i32::from(BodySendMode::FullDuplexStreamed));
+    assert_eq!(mode.response_body_mode, i32::from(NONE));
     assert_eq!(mode.request_trailer_mode, i32::from(HeaderSendMode::Send));
     assert_eq!(mode.response_trailer_mode, i32::from(HeaderSendMode::Send));
     proxy.send(request_body(CHAT)).await;
@@ -66,6 +66,11 @@ async fn the_picker_asks_for_full_duplex_where_the_proxy_announces_that_it_may()
         panic!()
     };
     assert_eq!((&piece.body[..], piece.end_of_stream), (CHAT.as_bytes(), true));
+    proxy.send(response_headers(&[])).await;
+    let reply = proxy.reply().await;
+    assert!(matches!(reply.response, Some(Answer::ResponseHeaders(_))));
+    let mode = reply.mode_override.unwrap();
+    assert_eq!(mode.response_body_mode, i32::from(BodySendMode::FullDuplexStreamed));
 
     let mut proxy = picking.open(vec![first]).await.unwrap();
     assert_eq!(proxy.reply().await.mode_override, None, "not announced");

@@ -91,6 +91,8 @@ pub(crate) struct Session {
     facts: StreamFacts,
     /// As the proxy told, or as the picker asked for instead.
     modes: Option<BodyModes>,
+    /// The body of the request is on its way because the picker asked for it.
+    asked_for_request: bool,
     subset: Option<Subset>,
     api: Api,
     error_shape: ErrorShape,
@@ -115,6 +117,7 @@ impl Session {
             settings,
             facts,
             modes: None,
+            asked_for_request: false,
             subset: None,
             api: Api::Passthrough,
             error_shape: ErrorShape::Text,

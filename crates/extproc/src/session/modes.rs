@@ -1,37 +1,44 @@
 //! Which body modes a session works with: told by the proxy, assumed, or asked for.
 
-use super::{Session, Wanted};
+use super::Session;
 use crate::action::{Action, Notice};
 use crate::message::{BodyMode, BodyModes};
 use crate::phases::Answer;
 use crate::reply::Reply;
 
 impl Session {
-    /// Settles the modes when the request headers came, and asks for others where that is possible and worth it.
+    /// Settles the modes when the request headers came, and asks for the body where that is possible and worth it.
     pub(super) fn settle_modes(&mut self, end_of_stream: bool, actions: &mut Vec<Action>) {
         let told = self.modes.unwrap_or(BodyModes { request: BodyMode::Other, response: BodyMode::Other });
         if [told.request, told.response].contains(&BodyMode::Other) {
             actions.push(Action::Notice(Notice::UnknownMode));
         }
-        let asked = self.modes_to_ask_for(told, end_of_stream);
-        self.modes = Some(asked.unwrap_or(told));
-        if let Some(asked) = asked {
+        self.modes = Some(told);
+        if self.settings.wanted.request && !end_of_stream && self.may_change(told) {
+            let asked = BodyModes { request: BodyMode::FullDuplex, ..told };
+            self.modes = Some(asked);
+            self.asked_for_request = true;
             self.reply(Reply::Modes(asked), actions);
         }
     }
 
-    /// A proxy takes a change only while nothing is answered, and only where it sends bodies in none of the modes that
-    /// hold headers back.
-    fn modes_to_ask_for(&self, told: BodyModes, end_of_stream: bool) -> Option<BodyModes> {
-        let changeable = |mode| matches!(mode, BodyMode::None | BodyMode::Streamed);
-        if !self.facts.may_choose_modes || !changeable(told.request) || !changeable(told.response) {
+    /// The modes to ask for together with the answer to the response headers.
+    pub(super) fn ask_for_response(&mut self, end_of_stream: bool) -> Option<BodyModes> {
+        let told = self.modes?;
+        if !self.settings.wanted.response || end_of_stream || !self.may_change(told) {
             return None;
         }
-        let Wanted { request, response } = self.settings.wanted;
-        let request = if request && !end_of_stream { BodyMode::FullDuplex } else { told.request };
-        let response = if response { BodyMode::FullDuplex } else { told.response };
-        let asked = BodyModes { request, response };
-        (asked != told).then_some(asked)
+        let asked = BodyModes { response: BodyMode::FullDuplex, ..told };
+        self.modes = Some(asked);
+        Some(asked)
+    }
+
+    /// A proxy that lets the picker choose at all takes other modes in place of these two only: it fails the request
+    /// that any other is changed for. What was asked for before stays.
+    fn may_change(&self, modes: BodyModes) -> bool {
+        let changeable = |mode| matches!(mode, BodyMode::None | BodyMode::Streamed);
+        let request = changeable(modes.request) || self.asked_for_request;
+        self.facts.may_choose_modes && request && changeable(modes.response)
     }
 
     pub(super) fn request_mode(&self) -> BodyMode {

@@ -48,6 +48,7 @@ impl Session {
         } else if let Some(served) = served {
             actions.push(Action::Served(served));
         }
+        let ask = self.ask_for_response(end_of_stream);
         let format = ResponseFormat::of(headers.last_str("content-type"), headers.last_str("content-encoding"));
         self.response = ResponsePhase::Passing {
             scanner: UsageScanner::new(format),
@@ -55,7 +56,7 @@ impl Session {
             is_event_stream: format == ResponseFormat::EventStream,
         };
         self.response_began = now;
-        self.reply(Reply::ResponseHeaders, actions);
+        self.reply(Reply::ResponseHeaders { ask }, actions);
         if end_of_stream {
             self.complete(actions);
         }

@@ -215,23 +215,27 @@ fn choosing(request: bool, response: bool, request_mode: BodyMode, response_mode
 fn the_picker_asks_for_the_bodies_that_it_wants_where_it_may() {
     let mut script = choosing(true, true, BodyMode::None, BodyMode::None);
     assert_eq!(script.post("/v1/chat/completions").out(), "modes");
-    assert_eq!(script.asked, Some(DUPLEX));
+    assert_eq!(script.asked, Some(modes(BodyMode::FullDuplex, BodyMode::None)));
     assert_eq!(script.body(CHAT, true).placed().out(), "route rh rb*", "full duplex from here on");
     assert_eq!(script.request_body, CHAT.as_bytes(), "the proxy has promised this length upstream");
-    assert_eq!(script.ok_response().chunk("x", true).out(), "sh sb* end:natural");
+    assert_eq!(script.ok_response().out(), "sh+modes");
+    assert_eq!(script.asked, Some(DUPLEX));
+    assert_eq!(script.chunk("x", true).out(), "sb* end:natural");
 
     // The request only.
     let mut script = choosing(true, false, BodyMode::Streamed, BodyMode::None);
     assert_eq!(script.chat().placed().ok_response().out(), "modes route rh rb* sh");
-    assert_eq!(script.asked, Some(modes(BodyMode::FullDuplex, BodyMode::None)));
     // The response only, also where there is no request body to ask for.
     for mut script in [
         choosing(false, true, BodyMode::None, BodyMode::Streamed),
         choosing(true, true, BodyMode::None, BodyMode::Streamed),
     ] {
-        assert_eq!(script.get().placed().ok_response().chunk("x", true).out(), "modes route rh sh sb* end:natural");
+        assert_eq!(script.get().placed().ok_response().chunk("x", true).out(), "route rh sh+modes sb* end:natural");
         assert_eq!(script.asked, Some(modes(BodyMode::None, BodyMode::FullDuplex)));
     }
+    // Not one without a body.
+    let mut script = choosing(true, true, BodyMode::None, BodyMode::None);
+    assert_eq!(script.get().placed().response(&[(":status", "204")], true).out(), "route rh sh end:natural");
 }
 
 #[test]
@@ -246,7 +250,7 @@ fn nothing_is_asked_for_where_nothing_is_wanted_or_the_proxy_would_fail_the_requ
         (BodyMode::Other, BodyMode::Other),
     ] {
         let mut script = choosing(true, true, request, response);
-        script.post("/raw").out();
+        script.post("/raw").body("", true).placed().ok_response();
         assert_eq!(script.asked, None, "{request:?}, {response:?}");
     }
     // Not announced by the proxy's configuration.

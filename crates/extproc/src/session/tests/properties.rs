@@ -188,7 +188,7 @@ impl Hostile {
             RequestPhase::Over => assert!(!matches!(session.response, ResponsePhase::Waiting)),
         }
         if !matches!(session.response, ResponsePhase::Waiting) {
-            assert_eq!(self.count(&["sh"]), 1);
+            assert_eq!(self.count(&["sh", "sh+modes"]), 1);
             if session.response_answer() == Answer::AsIs {
                 assert_eq!(self.count(&["sb."]), self.response_pieces);
             }

@@ -23,7 +23,7 @@ pub(super) const fn modes(request: BodyMode, response: BodyMode) -> BodyModes {
 /// ```text
 /// rh rb rb* rt sh sb sb* st   answers; * ends the body
 /// rh? rb! rb. sb.             headers without a decision, body with it, body kept by the proxy
-/// modes wait 429              asked for modes, for patience, refused
+/// modes sh+modes wait 429     asked for modes, for patience, refused
 /// ```
 pub(super) struct Script {
     pub(super) session: Session,
@@ -244,7 +244,11 @@ impl Script {
                 "rb!"
             }
             Reply::RequestTrailers => "rt",
-            Reply::ResponseHeaders => "sh",
+            Reply::ResponseHeaders { ask: None } => "sh",
+            Reply::ResponseHeaders { ask } => {
+                self.asked = ask;
+                "sh+modes"
+            }
             Reply::ResponseBody(piece) => {
                 self.response_body.extend_from_slice(&piece.bytes);
                 if piece.end_of_stream { "sb*" } else { "sb" }
