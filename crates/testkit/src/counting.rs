@@ -1,9 +1,8 @@
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -13,7 +12,9 @@ use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use sluice_core::{Clock, SystemClock, Time};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
+
+use crate::server_thread::ServerThread;
 
 /// How long a request is worked on, in milliseconds. Without it, until somebody [releases](CountingUpstream::release)
 /// it.
@@ -29,10 +30,8 @@ pub const STREAM_HEADER: &str = "x-testkit-stream";
 /// notices that the client is gone. It lives on a thread of its own; dropping it cuts all its connections.
 #[derive(Debug)]
 pub struct CountingUpstream {
-    address: SocketAddr,
+    server: ServerThread,
     record: Arc<Record>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// One request at the server.
@@ -62,28 +61,14 @@ struct Record {
 
 impl CountingUpstream {
     pub fn start() -> Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a counting upstream")?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
         let released = Semaphore::new(0);
         let record = Arc::new(Record { clock: SystemClock::start(), visits: Mutex::default(), released });
         let router = Router::new().fallback(answer).with_state(Arc::clone(&record));
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-                tokio::select! {
-                    _ = axum::serve(listener, router) => {}
-                    _ = stopped => {}
-                }
-            });
-        });
-        Ok(Self { address, record, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { server: ServerThread::start(router)?, record })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// All requests so far, in the order of their arrival.
@@ -114,16 +99,6 @@ impl CountingUpstream {
     /// The same if an aborted request counts only until `step` before the server noticed: by then its client was gone.
     pub fn peak_without_aborted(&self, step: Duration) -> usize {
         peak(&self.record.visits(), step)
-    }
-}
-
-impl Drop for CountingUpstream {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed by the panic hook.
-            drop(thread.join());
-        }
     }
 }
 

@@ -22,6 +22,7 @@ mod picker;
 mod picker_config;
 mod process;
 mod reply;
+mod server_thread;
 mod simulator;
 mod soak;
 mod stack;

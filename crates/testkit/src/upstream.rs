@@ -1,6 +1,5 @@
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,19 +10,18 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Uri};
 use http_body_util::BodyExt;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use crate::reply::{REPLY_HEADER, Reply};
+use crate::server_thread::ServerThread;
 
 /// A model server that records what it gets and answers as it is told, per server or per request.
 ///
 /// It lives on a thread of its own, so that it may serve several tests. Dropping it cuts all its connections.
 #[derive(Debug)]
 pub struct RecordingUpstream {
-    address: SocketAddr,
+    server: ServerThread,
     log: Log,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// A request as it reached the server.
@@ -71,27 +69,13 @@ impl RecordedRequest {
 impl RecordingUpstream {
     /// Starts a server on 127.0.0.1. A request's header `x-testkit-reply` overrides `reply`, see [`Reply::header`].
     pub fn start(reply: Reply) -> Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a recording upstream")?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
         let log = Log(Arc::new(watch::Sender::new(Vec::new())));
         let router = Router::new().fallback(answer).with_state(Arc::new(Server { reply, log: log.clone() }));
-        let thread = std::thread::spawn(move || {
-            runtime.block_on(async {
-                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-                tokio::select! {
-                    _ = axum::serve(listener, router) => {}
-                    _ = stopped => {}
-                }
-            });
-        });
-        Ok(Self { address, log, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { server: ServerThread::start(router)?, log })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// Everything recorded so far.
@@ -117,16 +101,6 @@ impl RecordingUpstream {
             format!("{} {} ({body}) {:?}", request.method, request.uri, request.response)
         };
         self.log.0.borrow().iter().map(line).collect()
-    }
-}
-
-impl Drop for RecordingUpstream {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Its panic has been printed by the panic hook.
-            drop(thread.join());
-        }
     }
 }
 
