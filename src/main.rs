@@ -8,6 +8,7 @@ mod flags;
 mod health;
 mod listen;
 mod logging;
+mod memory;
 mod metrics_server;
 mod pool_view;
 mod run;

@@ -26,14 +26,11 @@ use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
 use crate::tasks::RuntimeTasks;
 use crate::tls::Tls;
-use crate::{descriptors, logging};
+use crate::{descriptors, logging, memory};
 
 /// The command line or the configuration is wrong (`EX_USAGE`).
 const EXIT_SETUP: u8 = 64;
 const EXIT_FAILURE: u8 = 1;
-
-/// Bytes of request bodies that may wait, where the configuration does not say.
-const BODY_MEMORY: u64 = 1 << 30;
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -175,10 +172,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let service_settings = ServiceSettings {
         max_request_body,
         body_progress_timeout: settings.limits.body_progress_timeout.0,
-        body_memory: match settings.limits.body_memory.0 {
-            0 => BODY_MEMORY,
-            bytes => bytes,
-        },
+        body_memory: memory::body_memory(settings.limits.body_memory.0),
         refusal_style,
         retry_after: settings.refusals.retry_after,
         bodies,

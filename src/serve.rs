@@ -96,6 +96,7 @@ pub(crate) async fn serve(
         () = tokio::time::sleep(flags.drain_timeout) => {}
     }
 
+    let streams = service.open_streams();
     service.hand_over();
     if let Some(admission) = admission {
         // Whatever waits is answered now, and nothing new is let in.
@@ -103,7 +104,6 @@ pub(crate) async fn serve(
     }
     // Their streams would hold up the server's way out.
     readiness.stop();
-    let streams = service.open_streams();
     tracing::info!(streams, limit = ?flags.stream_drain_timeout, "no new streams: waiting for running ones");
     // The server may have gone by itself just now: then there is nobody to tell.
     stop.send(()).unwrap_or_default();

@@ -1,14 +1,17 @@
 //! How Envoy is connected to the picker.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
+use serde_json::json;
 use sluice_testkit::{EnvoyConfig, PickerConfig, Protocol, RecordingUpstream, Reply, Stack, Template, eventually};
 
-use crate::support::{CHAT, LIMIT, chat, picker, post};
+use crate::support::{CHAT, LIMIT, MODEL, chat, picker, post};
 
 #[tokio::test]
 async fn messages_larger_than_they_may_be_are_errors_that_are_seen() {
     let server = RecordingUpstream::start(Reply::Echo).unwrap();
-    for limit in ["--grpc-max-recv-msg-size=8Ki", "--grpc-max-send-msg-size=8Ki"] {
+    for (limit, status) in [("--grpc-max-recv-msg-size=8Ki", 413), ("--grpc-max-send-msg-size=8Ki", 500)] {
         let envoy = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
         let (arguments, servers) = ([limit], [server.address()]);
         let stack = Stack::start_configured(picker(), &arguments, PickerConfig::standalone, envoy, &servers);
@@ -19,8 +22,43 @@ async fn messages_larger_than_they_may_be_are_errors_that_are_seen() {
             post(&client, &stack.envoy.url(CHAT), &body).send().await.unwrap().status()
         };
         assert_eq!(send(4_000).await, 200, "{limit}");
-        assert_eq!(send(16_000).await, 500, "{limit}");
+        assert_eq!(send(16_000).await, status, "{limit}");
         assert_eq!(send(4_000).await, 200, "{limit}: other requests are none the worse");
+    }
+}
+
+#[tokio::test]
+async fn every_configuration_of_envoy_serves_chats() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    for template in Template::ALL {
+        let stack = Stack::start(picker(), template, &[server.address()]).await.unwrap();
+        for protocol in Protocol::ALL {
+            let client = protocol.client().unwrap();
+            let body = chat("hello", 1, false);
+            let response = post(&client, &stack.envoy.url(CHAT), &body).send().await.unwrap();
+            assert_eq!(response.status(), 200, "{template:?}, {protocol:?}");
+            assert_eq!(response.text().await.unwrap(), body.to_string(), "{template:?}, {protocol:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_the_configuration_per_request_the_picker_sees_the_bodies_that_it_asks_for() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    for (bodies, model) in [("headers", ""), ("full", MODEL)] {
+        let envoy = EnvoyConfig::from_template(Template::PerRequest).unwrap();
+        let config = |endpoints: &Path| {
+            let mut config = PickerConfig::standalone(endpoints)?;
+            config.add("", "sluice", json!({"bodies": bodies}))?;
+            Ok(config)
+        };
+        let servers = [server.address()];
+        let stack = Stack::start_configured(picker(), &[], config, envoy, &servers).await.unwrap();
+        let client = Protocol::Http1.client().unwrap();
+        let response = post(&client, &stack.envoy.url(CHAT), &chat("hello", 1, false)).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{bodies}");
+        let metrics = stack.picker.metrics().await.unwrap();
+        assert_eq!(metrics.count("llm_d_epp_request_total", &[("model_name", model)]), Some(1), "{bodies}");
     }
 }
 
