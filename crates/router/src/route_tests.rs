@@ -253,6 +253,26 @@ fn an_endpoint_never_gets_more_than_its_limit_and_a_freed_place_is_used_at_once(
 }
 
 #[test]
+fn of_2000_waiting_a_raised_limit_lets_in_the_first_ones_within_one_call_and_no_more() {
+    const RAISED: usize = 500;
+    let limited = |limit: usize| {
+        let labels = BTreeMap::from([(Endpoint::MAX_CONCURRENCY.to_owned(), limit.to_string())]);
+        EndpointSpec { labels, ..spec(1) }
+    };
+    let world = World::queueing(&[1]);
+    let (_, _held) = destination_of(world.place(0, None));
+    let mut waiting: Vec<_> = (0..2_000).map(|_| world.route(0, None)).collect();
+    assert!(waiting.iter_mut().all(|request| poll(request).is_none()));
+
+    // Whoever is let in is known when this returns, before any of them goes on.
+    world.table.replace([limited(1 + RAISED)]);
+    let stats = world.admission.as_ref().unwrap().stats();
+    assert_eq!((stats.leases.granted, stats.leases.started), (RAISED as u64, 1));
+    let started: Vec<_> = waiting.iter_mut().map(poll).collect();
+    assert!(started[..RAISED].iter().all(Option::is_some) && started[RAISED..].iter().all(Option::is_none));
+}
+
+#[test]
 fn a_request_hinted_to_a_full_endpoint_waits_for_that_one_and_delays_nobody() {
     let world = World::queueing(&[1, 2]);
     let (_, held) = destination_of(world.place(0, None));

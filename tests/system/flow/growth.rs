@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use sluice_testkit::{CountingUpstream, EndpointsFile, eventually};
+use sluice_testkit::{CountingUpstream, EndpointsFile, Protocol, eventually};
 
 use super::support::{Counted, config};
 use crate::support::LIMIT;
@@ -21,8 +21,8 @@ fn tags(pool: &Counted) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn raised_limits_and_new_endpoints_let_in_the_longest_waiting_and_no_more() {
-    const WAVE: usize = 100;
+async fn with_2000_waiting_raised_limits_and_new_endpoints_let_in_the_longest_waiting_and_no_more() {
+    const WAVE: usize = 400;
     const WAVES: usize = 5;
     let mut pool = Counted::start(2, &config(1, &json!({}), &json!({}))).await.unwrap();
     pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4)]).unwrap();
@@ -34,8 +34,9 @@ async fn raised_limits_and_new_endpoints_let_in_the_longest_waiting_and_no_more(
     pool.wait_for(4, 0).await.unwrap();
     // Within a wave the order of arrival is Envoy's; between waves it is known.
     for wave in 0..WAVES {
+        let client = Protocol::Http2.client().unwrap();
         for index in 0..WAVE {
-            let request = pool.chat(&format!("wave-{wave}-{index}"));
+            let request = pool.chat_from(&client, &format!("wave-{wave}-{index}"));
             pool.send(request);
         }
         pool.wait_for(4, (WAVE * (wave + 1)) as u64).await.unwrap();
@@ -47,10 +48,10 @@ async fn raised_limits_and_new_endpoints_let_in_the_longest_waiting_and_no_more(
         assert_eq!(tags(pool), served, "wave {wave} is the one that has waited longest");
     };
     pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4 + WAVE)]).unwrap();
-    pool.wait_for(4 + WAVE, 400).await.unwrap();
+    pool.wait_for(4 + WAVE, 1_600).await.unwrap();
     expect(&pool, 0);
     pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4 + WAVE), entry(&pool, 1, WAVE)]).unwrap();
-    pool.wait_for(4 + 2 * WAVE, 300).await.unwrap();
+    pool.wait_for(4 + 2 * WAVE, 1_200).await.unwrap();
     expect(&pool, 1);
     assert_eq!((pool.servers[0].peak(), pool.servers[1].peak()), (4 + WAVE, WAVE));
     assert_eq!(pool.stack.picker.flow().await.unwrap()["saturation"]["effective"], 1.0);
@@ -64,8 +65,13 @@ async fn raised_limits_and_new_endpoints_let_in_the_longest_waiting_and_no_more(
     .await
     .unwrap();
     pool.servers[0].release(WAVE);
-    pool.wait_for(4 + WAVE, 300).await.unwrap();
+    pool.wait_for(4 + WAVE, 1_200).await.unwrap();
     pool.servers[0].release(1);
-    pool.wait_for(4 + WAVE, 299).await.unwrap();
+    pool.wait_for(4 + WAVE, 1_199).await.unwrap();
     assert_eq!(pool.servers[0].peak(), 4 + WAVE);
+
+    // All at once.
+    pool.stack.endpoints.replace_entries(&[entry(&pool, 0, 4 + 3 * WAVE), entry(&pool, 1, WAVE)]).unwrap();
+    pool.wait_for(3 + 4 * WAVE, 0).await.unwrap();
+    assert_eq!((pool.servers[0].open(), pool.servers[1].peak()), (3 + 3 * WAVE, WAVE));
 }

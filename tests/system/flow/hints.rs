@@ -6,7 +6,7 @@ use serde_json::json;
 use sluice_core::{Clock, SystemClock};
 use sluice_testkit::{Process, eventually};
 
-use super::support::{AT_ONCE, Counted, SUBSET, config, for_millis, vouching_envoy};
+use super::support::{AT_ONCE, Counted, SUBSET, assert_refused, config, for_millis, vouching_envoy};
 use crate::support::LIMIT;
 
 /// Seconds of CPU that a process has used, to a hundredth.
@@ -70,8 +70,8 @@ async fn a_hint_that_names_no_endpoint_of_the_pool_is_a_503_at_once() {
     let pool = Counted::start_with(1, &config, &[], vouching_envoy().unwrap()).await.unwrap();
     for hint in ["127.0.0.1:1", "nonsense"] {
         let response = pool.chat("lost").header(SUBSET, hint).send().await.unwrap();
-        assert_eq!(response.status(), 503, "{hint}");
-        assert_eq!(response.headers()[super::support::DROPPED_REASON], "rejected-no-endpoints", "{hint}");
+        let message = "no endpoints available: request rejected pre-queue: no endpoints available";
+        assert_refused(response, 503, "rejected-no-endpoints", message).await;
     }
 }
 

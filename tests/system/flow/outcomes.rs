@@ -2,24 +2,13 @@
 
 use std::time::Duration;
 
-use reqwest::Response;
+use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 use sluice_core::{Clock, SystemClock};
 use sluice_testkit::eventually;
 
-use super::support::{AT_ONCE, Counted, DROPPED_REASON, TTL, config};
+use super::support::{AT_ONCE, Counted, DROPPED_REASON, TTL, assert_refused, config};
 use crate::support::LIMIT;
-
-/// What every refusal that may be tried again has.
-async fn assert_refused(response: Response, status: u16, reason: &str, message: &str) {
-    assert_eq!((response.status().as_u16(), response.headers()[DROPPED_REASON].to_str().unwrap()), (status, reason));
-    let retry_after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!((1..=30).contains(&retry_after), "{retry_after}");
-    assert_eq!(response.headers()["content-type"], "application/json");
-    let body: Value = response.json().await.unwrap();
-    assert_eq!(body["error"]["code"], reason, "{body}");
-    assert!(body["error"]["message"].as_str().unwrap().starts_with(message), "{body}");
-}
 
 /// One slot, taken, and room for two requests to wait in each band.
 async fn full() -> Counted {
@@ -124,11 +113,7 @@ async fn a_request_waits_as_long_as_its_client_or_its_band_allows() {
         let took = clock.now().saturating_since(sent);
         let budget = Duration::from_millis(millis);
         assert!(took >= budget && took < budget + AT_ONCE, "{objective} {ttl:?} took {took:?}");
-        if millis > 0 {
-            assert_refused(response, 429, "rejected-ttl-expired", "request timed out in queue: ").await;
-        } else {
-            assert_eq!(response.status(), 429);
-        }
+        assert_refused(response, 429, "rejected-ttl-expired", "request timed out in queue: ").await;
     }
     assert_eq!(pool.waiting().await.unwrap(), 0);
 }
@@ -163,4 +148,47 @@ async fn a_band_that_sheds_takes_what_fits_and_refuses_the_rest() {
     let request = pool.chat("waits");
     pool.send(request);
     pool.wait_for(1, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_flow_control_sheddable_work_is_refused_while_its_endpoints_are_full() {
+    let mut config = config(1, &json!({}), &json!({}));
+    config["featureGates"] = json!([]);
+    config["saturationDetector"] = config["flowControl"]["saturationDetector"].take();
+    let pool = Counted::start(1, &config).await.unwrap();
+    let running = pool.chat("running").send();
+    let refused = async {
+        eventually(LIMIT, "the server is full", async || Ok((pool.open() == 1).then_some(()))).await.unwrap();
+        let shed = pool.chat_for("batch", "shed").send().await.unwrap();
+        pool.servers[0].release(2);
+        shed
+    };
+    let (running, shed) = tokio::join!(running, refused);
+    assert_eq!(running.unwrap().status(), 200);
+    assert_eq!(shed.status(), 429);
+    assert!(!shed.headers().contains_key(DROPPED_REASON), "as llm-d-router's EPP: no reason");
+    assert!(["1", "2"].contains(&shed.headers()["retry-after"].to_str().unwrap()));
+    let body: Value = shed.json().await.unwrap();
+    assert_eq!(body["error"]["message"], "system saturated, sheddable request dropped", "{body}");
+}
+
+#[tokio::test]
+async fn without_flow_control_an_empty_pool_is_a_503_and_a_get_is_told_so_too() {
+    let mut off = config(1, &json!({}), &json!({}));
+    off["featureGates"] = json!([]);
+    for config in [off, config(1, &json!({}), &json!({}))] {
+        let pool = Counted::start(0, &config).await.unwrap();
+        let url = pool.stack.envoy.url("/v1/models");
+        let models = sluice_testkit::Protocol::Http2.client().unwrap().get(url).send().await.unwrap();
+        assert_eq!(
+            (models.status().as_u16(), &models.headers()[DROPPED_REASON]),
+            (503, &HeaderValue::from_static("rejected-no-endpoints"))
+        );
+        assert!(["1", "2"].contains(&models.headers()["retry-after"].to_str().unwrap()));
+        if config["featureGates"] == json!([]) {
+            let chat = pool.chat("lost").send().await.unwrap();
+            let message = "failed to find endpoint candidates for serving the request";
+            assert_refused(chat, 503, "rejected-no-endpoints", message).await;
+        }
+    }
 }

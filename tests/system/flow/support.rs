@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use reqwest::{Client, RequestBuilder};
+use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use sluice_testkit::{
     CountingUpstream, EnvoyConfig, HOLD_HEADER, PickerConfig, Protocol, STREAM_HEADER, Stack, TAG_HEADER, Template,
@@ -89,7 +89,12 @@ impl Counted {
 
     /// A chat that a model server holds until the test lets it end.
     pub(crate) fn chat(&self, tag: &str) -> RequestBuilder {
-        post(&self.client, &self.stack.envoy.url(CHAT), &chat("hello", 1, false)).header(TAG_HEADER, tag)
+        self.chat_from(&self.client, tag)
+    }
+
+    /// The same from another client, which has connections of its own: Envoy takes 1,024 streams on one.
+    pub(crate) fn chat_from(&self, client: &Client, tag: &str) -> RequestBuilder {
+        post(client, &self.stack.envoy.url(CHAT), &chat("hello", 1, false)).header(TAG_HEADER, tag)
     }
 
     /// The same for an objective.
@@ -174,3 +179,14 @@ pub(crate) fn of_tenant(request: RequestBuilder, tenant: &str) -> RequestBuilder
 
 /// How long something takes that is not to wait for anything, on a busy machine.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// A refusal that may be tried again: its status, its reason, how its message begins, and when to come back.
+pub(crate) async fn assert_refused(response: Response, status: u16, reason: &str, message: &str) {
+    assert_eq!((response.status().as_u16(), response.headers()[DROPPED_REASON].to_str().unwrap()), (status, reason));
+    let retry_after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=30).contains(&retry_after), "{retry_after}");
+    assert_eq!(response.headers()["content-type"], "application/json");
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(body["error"]["code"], reason, "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().starts_with(message), "{body}");
+}
