@@ -103,13 +103,13 @@ struct Limits {
 }
 
 const LIMITS: Limits = Limits {
-    submit_and_grant: 951_004,
-    turn_over_500: 4_647_506,
-    turn_over_50000: 4_255_770,
-    turn_over_parked: 3_655_077,
-    turn_over_started: 5_339_770,
-    cancel: 978_681,
-    burst: 11_998_179,
+    submit_and_grant: 987_012,
+    turn_over_500: 3_348_883,
+    turn_over_50000: 2_714_829,
+    turn_over_parked: 2_740_913,
+    turn_over_started: 3_936_829,
+    cancel: 764_306,
+    burst: 5_368_540,
 };
 
 library_benchmark_group!(name = engine, benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst]);

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use slotmap::SlotMap;
-use sluice_core::Priority;
+use sluice_core::{Priority, Time};
 
 use crate::config::{BandConfig, Budgets, OTHER_TENANT};
 use crate::gate::Gate;
-use crate::heap::Heap;
+use crate::line::Line;
 use crate::load::{EndpointKey, Partitions, PerPartition};
 use crate::policy::{Fairness, Rank};
+use crate::queue::Queue;
 use crate::ticket::{FlowId, Ticket};
 
 /// A map whose order is never looked at.
@@ -72,7 +73,7 @@ impl Demand {
 pub(crate) struct Flow {
     pub(crate) tenant: Arc<str>,
     /// Queued tickets; parked ones are not among them.
-    pub(crate) queue: Heap<Rank>,
+    pub(crate) queue: Queue,
     pub(crate) waiting: Waiting,
     /// Queued tickets that may use the whole pool, by the partitions they would weigh on; counted only where
     /// something can be evicted for them.
@@ -125,6 +126,8 @@ pub(crate) struct Band {
     /// Flows with a dispatchable head.
     active: usize,
     pub(crate) waiting: Waiting,
+    /// Waiting tickets that have no time limit but the band's budgets, and so run out of time in the order of arrival.
+    pub(crate) line: Line<(Time, u64)>,
     /// The units of what waits in all flows, as far as each may hold more leases.
     pub(crate) demand: PerPartition<u64>,
     /// Waiting tickets that may use only some endpoints, by those endpoints.
@@ -151,6 +154,7 @@ impl Band {
             max_in_flight_per_flow,
             active: 0,
             waiting: Waiting::default(),
+            line: Line::default(),
             demand: PerPartition::default(),
             hinted: BTreeMap::new(),
             arrivals: BTreeMap::new(),
@@ -175,7 +179,7 @@ impl Band {
     fn add_flow(&mut self, tenant: Arc<str>) -> FlowId {
         let flow = self.flows.insert(Flow {
             tenant: Arc::clone(&tenant),
-            queue: Heap::default(),
+            queue: Queue::default(),
             waiting: Waiting::default(),
             demand: PerPartition::default(),
             in_flight: 0,

@@ -23,9 +23,11 @@ use crate::eviction::{Revocations, Victims};
 use crate::heap::{Heap, Positions};
 use crate::invariant::{Violations, check};
 use crate::item::{Item, State};
+use crate::line::Links;
 use crate::load::EndpointKey;
 use crate::policy::{BandView, UsageLimit};
 use crate::pool::{ParkRank, Pool};
+use crate::queue::Places;
 use crate::rate::DrainRate;
 use crate::stats::{BandTotals, LeaseStats, RevocationStats};
 use crate::ticket::Ticket;
@@ -39,11 +41,13 @@ pub struct Engine {
     now: Time,
     config: Config,
     items: SlotMap<Ticket, Item>,
-    /// Where queued tickets stand in their flow's heap.
-    queue_positions: Positions,
-    /// Waiting tickets by deadline, then order of arrival.
+    /// Where queued tickets stand in their flow's queue.
+    places: Places,
+    /// Waiting tickets by deadline, then order of arrival; but for those in the line of their band.
     expiry: Heap<(Time, u64)>,
     expiry_positions: Positions,
+    /// Of the lines of all bands.
+    links: Links<(Time, u64)>,
     /// From the highest priority down.
     bands: Vec<Band>,
     desired: BTreeSet<Priority>,
@@ -88,9 +92,10 @@ impl Engine {
         let mut engine = Self {
             now: Time::ZERO,
             items: SlotMap::with_key(),
-            queue_positions: Positions::default(),
+            places: Places::default(),
             expiry: Heap::default(),
             expiry_positions: Positions::default(),
+            links: Links::default(),
             bands: Vec::new(),
             desired: BTreeSet::new(),
             many_bands: false,
@@ -199,7 +204,7 @@ impl Engine {
         }
         match item.state {
             State::Queued => {
-                band.flows[item.flow].queue.push(&mut self.queue_positions, item.rank, ticket);
+                band.flows[item.flow].queue.push(&mut self.places, item.rank, ticket);
                 band.sync_head(item.flow);
             }
             State::Parked => {
@@ -225,7 +230,7 @@ impl Engine {
         }
         band.arrivals.remove(&item.rank.sequence);
         if matches!(item.state, State::Queued) {
-            let removed = band.flows[item.flow].queue.remove(&mut self.queue_positions, ticket);
+            let removed = band.flows[item.flow].queue.remove(&mut self.places, ticket);
             check!(self.violations, F2, removed);
             band.sync_head(item.flow);
         }
@@ -245,7 +250,7 @@ impl Engine {
                 self.pool.unpark(&targets, park_rank(ticket, item));
             }
         }
-        self.expiry.remove(&mut self.expiry_positions, ticket);
+        self.forget_deadline(index, ticket);
     }
 
     /// Ends a ticket that waits or was never let in, and says so.

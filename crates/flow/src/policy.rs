@@ -16,11 +16,11 @@ use crate::load::{Load, Partition, Partitions};
 use crate::ticket::FlowId;
 
 /// Where a ticket stands inside its flow: the smaller, the sooner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OrderKey(pub u64);
 
 /// An [`OrderKey`] made unique by the order of arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     pub key: OrderKey,
     pub sequence: u64,

@@ -122,9 +122,13 @@ impl Engine {
     }
 
     pub(super) fn refresh_ceilings(&mut self) {
-        if !std::mem::take(&mut self.ceilings_due) {
-            return;
+        if self.ceilings_due {
+            self.compute_ceilings();
         }
+    }
+
+    fn compute_ceilings(&mut self) {
+        self.ceilings_due = false;
         let mut views = std::mem::take(&mut self.band_views);
         views.clear();
         views.extend(

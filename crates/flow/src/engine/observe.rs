@@ -69,8 +69,6 @@ impl Engine {
 
     /// Ends the wait of a hinted ticket without ending it, for as long as its endpoints are worked out anew.
     fn set_aside(&mut self, ticket: Ticket) {
-        let deadline = self.expiry.remove(&mut self.expiry_positions, ticket);
-        debug_assert!(deadline, "a waiting ticket has a deadline entry");
         self.end_wait(ticket);
     }
 
@@ -160,7 +158,7 @@ impl Engine {
         let band = &mut self.bands[index];
         let flows: Vec<_> = band.flows.keys().collect();
         for flow in flows {
-            band.flows[flow].queue.rekey(&mut self.queue_positions, |ticket| self.items[ticket].rank);
+            band.flows[flow].queue.rekey(&mut self.places, |ticket| self.items[ticket].rank);
             band.sync_head(flow);
         }
     }

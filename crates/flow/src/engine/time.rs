@@ -3,7 +3,7 @@
 use sluice_core::Time;
 
 use super::{Engine, Regime};
-use crate::band::BudgetNanos;
+use crate::band::{Band, BudgetNanos};
 use crate::effect::Outcome;
 use crate::invariant::check;
 use crate::ticket::Ticket;
@@ -14,12 +14,12 @@ impl Engine {
     pub fn on_time(&mut self, now: Time) {
         self.advance(now);
         self.run();
-        check!(self.violations, F5, self.expiry.peek().is_none_or(|((deadline, _), _)| deadline > self.now));
+        check!(self.violations, F5, self.next_deadline().is_none_or(|((deadline, _), _)| deadline > self.now));
     }
 
     /// When [`Engine::on_time`] has to be called at the latest; none while nothing waits for a time.
     pub fn next_wakeup(&self) -> Option<Time> {
-        let deadline = self.expiry.peek().map(|((deadline, _), _)| deadline).filter(|&deadline| deadline < Time::MAX);
+        let deadline = self.next_deadline().map(|((deadline, _), _)| deadline).filter(|&deadline| deadline < Time::MAX);
         let policies = [self.pool.saturation().next_change(), self.usage_limit.next_change()];
         let fairness = self.bands.iter().filter_map(|band| band.fairness.next_change());
         let due = deadline.into_iter().chain(self.revocations.next_overdue());
@@ -47,7 +47,7 @@ impl Engine {
     }
 
     pub(super) fn expire_due(&mut self) {
-        while let Some(((deadline, _), ticket)) = self.expiry.peek()
+        while let Some(((deadline, _), ticket)) = self.next_deadline()
             && deadline <= self.now
         {
             self.expire(ticket);
@@ -71,24 +71,50 @@ impl Engine {
     }
 
     pub(super) fn push_deadline(&mut self, ticket: Ticket) {
-        let deadline = self.deadline(ticket);
-        let sequence = self.items[ticket].rank.sequence;
-        self.expiry.push(&mut self.expiry_positions, (deadline, sequence), ticket);
+        let item = &self.items[ticket];
+        if item.own_deadline() == Time::MAX
+            && let Some(index) = self.band_index(item.priority)
+            && self.bands[index].line.push(&mut self.links, (item.arrival, item.rank.sequence), ticket)
+        {
+            return;
+        }
+        let key = (self.deadline(ticket), item.rank.sequence);
+        self.expiry.push(&mut self.expiry_positions, key, ticket);
+    }
+
+    /// The ticket, of the band at `index`, no longer waits.
+    pub(super) fn forget_deadline(&mut self, index: usize, ticket: Ticket) {
+        if !self.expiry.remove(&mut self.expiry_positions, ticket) {
+            self.bands[index].line.remove(&mut self.links, ticket);
+        }
+    }
+
+    /// The ticket that runs out of time first, with its deadline and its number in the order of arrival.
+    fn next_deadline(&self) -> Option<((Time, u64), Ticket)> {
+        let of_band = |band: &Band| {
+            let ((arrival, sequence), ticket) = band.line.peek()?;
+            Some(((self.deadline_in(band, arrival), sequence), ticket))
+        };
+        self.bands.iter().filter_map(of_band).chain(self.expiry.peek()).min()
     }
 
     /// The deadline under the present regime.
     fn deadline(&self, ticket: Ticket) -> Time {
         let item = &self.items[ticket];
         let own = item.own_deadline();
-        let Some(index) = self.band_index(item.priority) else { return own };
-        let BudgetNanos { saturation, no_endpoint, both } = self.bands[index].budgets;
-        let Regime { empty, since } = self.regime;
-        let after = |start: Time, nanos: u64| Time::from_nanos(start.as_nanos().saturating_add(nanos));
-        let in_regime = after(item.arrival.max(since), if empty { no_endpoint } else { saturation });
-        own.min(in_regime).min(after(item.arrival, both))
+        self.band_index(item.priority).map_or(own, |index| own.min(self.deadline_in(&self.bands[index], item.arrival)))
     }
 
-    /// Computes every deadline anew, in linear time.
+    /// The deadline of one that has come at `arrival` and has no time limit of its own.
+    fn deadline_in(&self, band: &Band, arrival: Time) -> Time {
+        let BudgetNanos { saturation, no_endpoint, both } = band.budgets;
+        let Regime { empty, since } = self.regime;
+        let after = |start: Time, nanos: u64| Time::from_nanos(start.as_nanos().saturating_add(nanos));
+        let in_regime = after(arrival.max(since), if empty { no_endpoint } else { saturation });
+        in_regime.min(after(arrival, both))
+    }
+
+    /// Computes the deadlines in the heap anew, in linear time.
     pub(super) fn rekey_deadlines(&mut self) {
         let mut expiry = std::mem::take(&mut self.expiry);
         let mut positions = std::mem::take(&mut self.expiry_positions);

@@ -1,7 +1,5 @@
 //! One turn for each tenant that has something to send.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use slotmap::SecondaryMap;
@@ -11,6 +9,7 @@ use sluice_flow::FlowId;
 use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
 
 use super::NoParams;
+use super::bits::Bits;
 
 /// Serves the active flows of a band in a circle, in the order in which they came to be.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,58 +31,77 @@ impl FairnessPolicy for RoundRobin {
     }
 }
 
-/// The circle holds the flows that have a head and no other, so that idle tenants cost nothing.
+/// Every flow has a place, in the order in which they came to be. The turn goes to the next place whose flow has a
+/// head: a search among bits, so that idle tenants cost next to nothing.
 #[derive(Debug, Default)]
 struct Circle {
-    /// Flows with a head, by place.
-    active: BTreeMap<u64, FlowId>,
-    flows: SecondaryMap<FlowId, Place>,
-    next_number: u64,
-    /// Where the last turn was.
-    cursor: u64,
+    /// Who came to have each place. A flow that is gone leaves its place empty until places are given out anew.
+    flows: Vec<Option<FlowId>>,
+    places: SecondaryMap<FlowId, usize>,
+    /// Places whose flow has a head.
+    active: Bits,
+    /// Behind the place of the last turn.
+    next: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    number: u64,
-    /// It is in the circle.
-    active: bool,
+/// Empty places that are put up with, beside as many as there are flows.
+const SPARE: usize = 64;
+
+impl Circle {
+    /// Gives places without gaps, in the same order.
+    fn close_ranks(&mut self) {
+        let old = std::mem::take(&mut self.flows);
+        let active = std::mem::take(&mut self.active);
+        let next = std::mem::take(&mut self.next);
+        for (place, flow) in old.into_iter().enumerate() {
+            let Some(flow) = flow else { continue };
+            let closed = self.flows.len();
+            self.flows.push(Some(flow));
+            self.places.insert(flow, closed);
+            self.active.set(closed, active.get(place));
+            if place < next {
+                self.next = closed + 1;
+            }
+        }
+    }
 }
 
 impl Fairness for Circle {
     fn add(&mut self, flow: FlowId, _: &Arc<str>) {
-        self.next_number += 1;
-        self.flows.insert(flow, Place { number: self.next_number, active: false });
+        if self.flows.len() >= 2 * self.places.len() + SPARE {
+            self.close_ranks();
+        }
+        self.places.insert(flow, self.flows.len());
+        self.flows.push(Some(flow));
     }
 
     fn remove(&mut self, flow: FlowId) {
-        self.set_head(flow, None);
-        self.flows.remove(flow);
+        if let Some(place) = self.places.remove(flow) {
+            self.active.set(place, false);
+            self.flows[place] = None;
+        }
     }
 
     fn set_head(&mut self, flow: FlowId, head: Option<Rank>) {
-        let Some(place) = self.flows.get_mut(flow) else { return };
-        if place.active == head.is_some() {
-            return;
-        }
-        place.active = head.is_some();
-        if place.active {
-            self.active.insert(place.number, flow);
-        } else {
-            self.active.remove(&place.number);
+        if let Some(&place) = self.places.get(flow) {
+            self.active.set(place, head.is_some());
         }
     }
 
     fn pick(&mut self, _: Time) -> Option<FlowId> {
-        let after = (Bound::Excluded(self.cursor), Bound::Unbounded);
-        self.active.range(after).next().or_else(|| self.active.first_key_value()).map(|(_, flow)| *flow)
+        let place = self.active.first_from(self.next).or_else(|| self.active.first_from(0))?;
+        self.flows[place]
     }
 
     fn granted(&mut self, _: Time, flow: FlowId, _: u64, turn: bool) {
-        if turn && let Some(place) = self.flows.get(flow) {
-            self.cursor = place.number;
+        if turn && let Some(&place) = self.places.get(flow) {
+            self.next = place + 1;
         }
     }
 
     fn refund(&mut self, _: FlowId, _: u64) {}
 }
+
+#[cfg(test)]
+#[path = "round_robin_tests.rs"]
+mod tests;
