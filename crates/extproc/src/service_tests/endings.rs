@@ -2,7 +2,9 @@ use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 
-use super::rig::{Picking, response_end, response_headers, response_trailers};
+use sluice_router::Gatekeeper;
+
+use super::rig::{Picking, one_at_a_time, response_end, response_headers, response_trailers, settings};
 
 fn one(count: f64) -> bool {
     (count - 1.0).abs() < f64::EPSILON
@@ -100,7 +102,8 @@ async fn errors_are_counted_under_the_name_of_who_made_them() {
 
 #[tokio::test]
 async fn a_booking_moves_to_the_endpoint_that_serves() {
-    let picking = Picking::start().await;
+    let open = Picking::start().await;
+    let controlled = Picking::start_with(settings(), |table| Gatekeeper::FlowControl(one_at_a_time(table))).await;
     let fields = [(
         "x-gateway-destination-endpoint-served".to_owned(),
         Value { kind: Some(Kind::StringValue("10.0.0.2:80".into())) },
@@ -110,14 +113,16 @@ async fn a_booking_moves_to_the_endpoint_that_serves() {
     by_metadata.metadata_context = Some(Metadata { filter_metadata, ..Metadata::default() });
     let by_header = response_headers(&[("x-gateway-destination-endpoint-served", "10.0.0.2:80")]);
     let unknown = response_headers(&[("x-gateway-destination-endpoint-served", "10.0.0.9:80")]);
-    for (message, in_flight) in [(by_metadata, [0, 1]), (by_header, [0, 1]), (unknown, [1, 0])] {
-        let mut proxy = picking.chat("m").await.unwrap();
-        proxy.answer().await;
-        proxy.answer().await;
-        proxy.send(message).await;
-        proxy.answer().await;
-        assert_eq!(picking.in_flight(), in_flight);
-        drop(proxy);
-        picking.idle().await;
+    for picking in [open, controlled] {
+        for (message, in_flight) in [(&by_metadata, [0, 1]), (&by_header, [0, 1]), (&unknown, [1, 0])] {
+            let mut proxy = picking.chat("m").await.unwrap();
+            proxy.answer().await;
+            proxy.answer().await;
+            proxy.send(message.clone()).await;
+            proxy.answer().await;
+            assert_eq!(picking.in_flight(), in_flight);
+            drop(proxy);
+            picking.idle().await;
+        }
     }
 }

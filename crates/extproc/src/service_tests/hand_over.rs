@@ -1,39 +1,17 @@
-use std::sync::Arc;
-
-use sluice_core::{BoxFuture, Criticality, Spawn, SystemClock, Tasks};
 use sluice_data::EndpointTable;
-use sluice_flow::{BandConfig, Config, Signal};
-use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+use sluice_flow::Signal;
 use sluice_router::Gatekeeper;
 use sluice_router::admission::Admission;
 use tonic::Code;
 
-use super::rig::{Picking, Proxy, request_body, request_headers, request_piece, settings};
+use super::rig::{Picking, Proxy, one_at_a_time, request_body, request_headers, request_piece, settings};
 use crate::ServiceSettings;
-
-struct OnThisRuntime;
-
-impl Spawn for OnThisRuntime {
-    #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends its tasks")]
-    fn spawn(&self, _name: &'static str, _criticality: Criticality, body: BoxFuture) {
-        tokio::spawn(body);
-    }
-}
-
-/// One request per endpoint at a time; the others wait.
-fn config() -> Config {
-    let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
-    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
-    Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector))
-}
 
 /// A picker whose two endpoints take one request each.
 async fn full_picking(hand_over: bool) -> (Picking, Admission, [Proxy; 2]) {
     let mut kept = None;
     let gatekeeper = |table: &EndpointTable| {
-        let admission = Admission::start(config(), Arc::new(SystemClock::start()), &Tasks::new(OnThisRuntime));
-        let listener = admission.clone();
-        table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
+        let admission = one_at_a_time(table);
         kept = Some(admission.clone());
         Gatekeeper::FlowControl(admission)
     };

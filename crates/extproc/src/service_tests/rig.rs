@@ -12,8 +12,14 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 };
 use futures_util::future::BoxFuture;
 use prometheus::Registry;
-use sluice_core::{Endpoint, EndpointId, EndpointUid, Request, SystemClock, TokenEstimate};
+use sluice_core::{
+    BoxFuture as Body, Criticality, Endpoint, EndpointId, EndpointUid, Request, Spawn, SystemClock, Tasks,
+    TokenEstimate,
+};
 use sluice_data::{EndpointSpec, EndpointTable};
+use sluice_flow::{BandConfig, Config};
+use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+use sluice_router::admission::Admission;
 use sluice_router::{Gatekeeper, Identities, Router, RouterParts, TenantLabels};
 use sluice_schedule::{Candidates, Filter, Next, Picker, Profile, ProfileHandler, ProfileResult, Scheduler};
 use tokio::sync::{mpsc, oneshot};
@@ -217,6 +223,26 @@ impl Proxy {
             other => panic!("no refusal: {other:?}"),
         }
     }
+}
+
+struct OnThisRuntime;
+
+impl Spawn for OnThisRuntime {
+    #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends its tasks")]
+    fn spawn(&self, _name: &'static str, _criticality: Criticality, body: Body) {
+        tokio::spawn(body);
+    }
+}
+
+/// Flow control with one request per endpoint at a time; the others wait.
+pub(super) fn one_at_a_time(table: &EndpointTable) -> Admission {
+    let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+    let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector));
+    let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(OnThisRuntime));
+    let listener = admission.clone();
+    table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
+    admission
 }
 
 pub(super) fn settings() -> ServiceSettings {

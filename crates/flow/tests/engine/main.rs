@@ -14,6 +14,7 @@ mod observe_reload;
 mod on_time;
 mod park;
 mod random_operations;
+mod rebook;
 mod release;
 mod start;
 mod stats;
