@@ -20,11 +20,12 @@ impl Engine {
         if let Some(booking) = lease.bookings.iter_mut().find(|booking| booking.stage == Stage::Decode) {
             let before = std::mem::replace(&mut booking.endpoint, endpoint);
             let load = Load::one(booking.tokens);
+            // What is about to end is at all times a part of what is booked.
+            self.pool.change_load(endpoint, |there| there.add(load));
             if pending {
                 self.pool.change_revoking(before, |revoking| revoking.sub(load));
                 self.pool.change_revoking(endpoint, |revoking| revoking.add(load));
             }
-            self.pool.change_load(endpoint, |there| there.add(load));
             self.pool.change_load(before, |there| there.sub(load));
         }
         self.reweigh(ticket);

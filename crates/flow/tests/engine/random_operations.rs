@@ -23,6 +23,7 @@ fn the_engine_does_what_the_oracle_does() {
         "park: RoomAppeared",
         "park: Waiting",
         "pool",
+        "rebook",
         "release",
         "reload",
         "start",

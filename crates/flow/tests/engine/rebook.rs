@@ -1,8 +1,8 @@
 //! The gateway used another endpoint than the booked one.
 
-use sluice_flow::{EndpointKey, Load, Start};
+use sluice_flow::{EndpointKey, EvictionConfig, Load, Start};
 
-use crate::harness::rig::{Rig, ask, granted, plain, pool};
+use crate::harness::rig::{Rig, ask, granted, plain, pool, revoked};
 
 fn loads(rig: &Rig) -> [Load; 2] {
     let stats = rig.stats();
@@ -50,4 +50,17 @@ fn an_endpoint_that_left_and_a_request_that_did_not_start_change_nothing() {
     rig.observe(pool(&[1, 1]));
     rig.engine.rebook(rig.now, ticket, EndpointKey(1));
     assert_eq!(loads(&rig).map(|load| load.requests), [0, 1]);
+}
+
+#[test]
+fn one_that_is_about_to_end_is_about_to_end_there() {
+    let mut config = plain();
+    config.eviction = Some(EvictionConfig::default());
+    let mut rig = Rig::new(config, &[2, 1]);
+    let batch = [0, 0].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
+    rig.run_on(1, ask("chat", 0));
+    assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), [batch[1]]);
+    rig.engine.rebook(rig.now, batch[1], EndpointKey(1));
+    assert_eq!(rig.on_time(), [], "its end is still counted upon");
+    assert_eq!(granted(&rig.release(batch[1])).len(), 1);
 }

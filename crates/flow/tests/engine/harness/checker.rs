@@ -146,6 +146,12 @@ impl<'a> Model<'a> {
                     bookings.retain(|(_, stage)| *stage != Stage::Prefill);
                 }
             }
+            Event::Rebook { request, endpoint } if self.places.iter().any(|place| place.key == *endpoint) => {
+                if let Some(Live { state: State::Started(bookings), .. }) = self.live.get_mut(request) {
+                    let decode = bookings.iter_mut().find(|(_, stage)| *stage == Stage::Decode);
+                    decode.into_iter().for_each(|(at, _)| *at = *endpoint);
+                }
+            }
             Event::Pool(places) => {
                 self.places.clone_from(places);
                 if places.is_empty() != self.regime.0 {
@@ -171,6 +177,7 @@ impl<'a> Model<'a> {
             }
             Event::Start { .. }
             | Event::Park { .. }
+            | Event::Rebook { .. }
             | Event::Desired(_)
             | Event::Time
             | Event::Drain

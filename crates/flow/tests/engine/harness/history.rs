@@ -37,6 +37,7 @@ pub(crate) enum Event {
     Start { request: Request, bookings: Vec<Booking>, result: Result<(), StartError> },
     Park { request: Request, hint: Vec<u8>, result: Park },
     FirstChunk { request: Request, release_tokens: bool },
+    Rebook { request: Request, endpoint: EndpointKey },
     Release { request: Request, cause: TerminationCause, tokens: Option<u64> },
     Pool(Vec<Place>),
     Desired(Vec<i32>),

@@ -17,59 +17,21 @@ use sluice_plugins::flow::{
 /// The priorities that requests come with.
 pub(crate) const PRIORITIES: [i32; 6] = [10, 3, 0, -1, -5, -9];
 
+/// `Progress` says how many bytes of the response the client has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Submit {
-        tenant: u8,
-        band: u8,
-        bytes: u8,
-        tokens: u8,
-        ttl: u8,
-        ttft: u8,
-        hint: u8,
-        stages: u8,
-    },
-    Cancel {
-        nth: u8,
-    },
-    Start {
-        nth: u8,
-        pick: u8,
-        prefill: u8,
-    },
-    Park {
-        nth: u8,
-        hint: u8,
-    },
-    FirstChunk {
-        nth: u8,
-        release_tokens: bool,
-    },
-    Release {
-        nth: u8,
-        cause: u8,
-    },
-    /// The client has got so many bytes of the response.
-    Progress {
-        nth: u8,
-        bytes: u8,
-    },
-    Wait {
-        millis: u16,
-        tell: bool,
-    },
-    Pool {
-        mask: u8,
-        fresh: u8,
-        limits: u8,
-        roles: u8,
-    },
-    Desired {
-        mask: u8,
-    },
-    Reload {
-        variant: u8,
-    },
+    Submit { tenant: u8, band: u8, bytes: u8, tokens: u8, ttl: u8, ttft: u8, hint: u8, stages: u8 },
+    Cancel { nth: u8 },
+    Start { nth: u8, pick: u8, prefill: u8 },
+    Park { nth: u8, hint: u8 },
+    FirstChunk { nth: u8, release_tokens: bool },
+    Rebook { nth: u8, pick: u8 },
+    Release { nth: u8, cause: u8 },
+    Progress { nth: u8, bytes: u8 },
+    Wait { millis: u16, tell: bool },
+    Pool { mask: u8, fresh: u8, limits: u8, roles: u8 },
+    Desired { mask: u8 },
+    Reload { variant: u8 },
     Drain,
     Shutdown,
 }
@@ -122,7 +84,8 @@ impl Op {
             90..=104 => Self::Cancel { nth: a },
             105..=164 => Self::Start { nth: a, pick: b, prefill: c },
             165..=184 => Self::Park { nth: a, hint: b },
-            185..=189 => Self::FirstChunk { nth: a, release_tokens: b % 2 == 0 },
+            185..=187 => Self::FirstChunk { nth: a, release_tokens: b % 2 == 0 },
+            188 | 189 => Self::Rebook { nth: a, pick: b },
             190..=225 => Self::Release { nth: a, cause: b },
             226..=232 => Self::Progress { nth: a, bytes: b % 4 },
             233..=244 => Self::Wait { millis: u16::from(a) * u16::from(b % 8), tell: c % 4 != 0 },

@@ -231,6 +231,20 @@ impl Oracle {
         self.run();
     }
 
+    pub(crate) fn rebook(&mut self, now: Time, request: Request, endpoint: EndpointKey) {
+        self.advance(now);
+        if !self.pool.iter().any(|place| place.key == endpoint) {
+            return;
+        }
+        if let Some(Entry { state: State::Started { bookings, .. }, .. }) =
+            self.entries.iter_mut().find(|entry| entry.request == request)
+        {
+            let decode = bookings.iter_mut().find(|booking| booking.stage == Stage::Decode);
+            decode.into_iter().for_each(|booking| booking.endpoint = endpoint);
+            self.run();
+        }
+    }
+
     /// Release and cancel: the request ends without a verdict.
     pub(crate) fn end(&mut self, now: Time, request: Request) {
         self.advance(now);

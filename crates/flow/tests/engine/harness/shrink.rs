@@ -29,6 +29,7 @@ impl Coverage {
                 Event::Start { result: Err(error), .. } => format!("start: {}", name(error)),
                 Event::Park { result, .. } => format!("park: {}", name(result)),
                 Event::FirstChunk { .. } => "first chunk".to_owned(),
+                Event::Rebook { .. } => "rebook".to_owned(),
                 Event::Release { .. } => "release".to_owned(),
                 Event::Pool(places) if places.is_empty() => "empty pool".to_owned(),
                 Event::Pool(_) => "pool".to_owned(),

@@ -166,6 +166,15 @@ impl World {
                 self.on_oracle(|oracle| oracle.first_chunk(now, request, release_tokens));
                 Event::FirstChunk { request, release_tokens }
             }
+            Op::Rebook { nth, pick: at } => {
+                let request = pick(self.started.iter().copied(), nth)?;
+                // Now and then an endpoint that is not there.
+                let there = pick(self.places.iter(), at)?;
+                let endpoint = if at == 255 { EndpointKey(u64::MAX) } else { there.key };
+                self.engine.rebook(now, self.tickets[&request], endpoint);
+                self.on_oracle(|oracle| oracle.rebook(now, request, endpoint));
+                Event::Rebook { request, endpoint }
+            }
             Op::Release { nth, cause } => {
                 let all: Vec<Request> = self.started.iter().chain(&self.granted).copied().collect();
                 let request = pick(all.into_iter(), nth)?;
