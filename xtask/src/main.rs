@@ -3,6 +3,7 @@
 //! Each command is a module with its arguments and a function `run`. They are programs rather than scripts so that
 //! they share the code that starts Envoy, the picker and simulated model servers with the tests.
 
+mod bench;
 mod console;
 mod demo;
 mod fuzz;
@@ -24,6 +25,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measures what the product's parts cost
+    Bench(bench::Arguments),
     /// Sends chats through a real Envoy to simulated model servers and shows where each went
     Demo(demo::Arguments),
     /// Runs random operations on a part of the product until something breaks
@@ -38,6 +41,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
