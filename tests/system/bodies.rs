@@ -26,7 +26,7 @@ fn noise(length: usize) -> Bytes {
 }
 
 /// A chat of exactly `length` bytes with letters in which no part looks like another; `None` if it cannot be so short.
-fn chat_of(length: usize) -> Option<Bytes> {
+pub(crate) fn chat_of(length: usize) -> Option<Bytes> {
     let head = format!(r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":""#);
     let tail = r#""}]}"#;
     let letters = noise(length.checked_sub(head.len() + tail.len())?);

@@ -10,11 +10,11 @@ use reqwest::Client;
 use sluice_testkit::{Protocol, Simulator, SseEvents, Template, eventually};
 use tokio::task::JoinSet;
 
-use crate::support::{CHAT, LIMIT, Simulated, chat, endless_chat, post, served_by};
+use crate::support::{CHAT, LIMIT, Simulated, TEMPLATES, chat, endless_chat, post, served_by};
 
 #[tokio::test]
 async fn a_client_that_hangs_up_mid_stream_frees_its_booking_and_its_slot() {
-    for template in [Template::FullDuplex, Template::ResponseBypass] {
+    for template in TEMPLATES {
         let simulated = Simulated::start_with(template, &[]).await.unwrap();
         for protocol in Protocol::ALL {
             let client = protocol.client().unwrap();

@@ -4,9 +4,12 @@
 mod bodies;
 mod drain;
 mod endings;
+mod envoy;
 mod flow;
 mod headers;
+mod many;
 mod picker_connection;
+mod raw;
 mod refusals;
 mod round_trips;
 mod support;

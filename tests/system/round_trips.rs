@@ -1,10 +1,10 @@
 //! Chats through the whole stack to both model servers.
 
 use serde_json::Value;
-use sluice_testkit::{Protocol, SseEvents, Template};
+use sluice_testkit::{Protocol, SseEvents};
 
 use crate::support::{
-    CHAT, MODEL, Simulated, chat, completion, endless_chat, post, served_by, simulated, streamed_completion,
+    CHAT, MODEL, Simulated, TEMPLATES, chat, completion, endless_chat, post, served_by, simulated, streamed_completion,
 };
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn tokens_arrive_as_they_are_generated() {
 
 #[tokio::test]
 async fn the_picker_spreads_chats_over_both_servers() {
-    for template in [Template::FullDuplex, Template::ResponseBypass] {
+    for template in TEMPLATES {
         let simulated = Simulated::start_with(template, &[]).await.unwrap();
         for protocol in Protocol::ALL {
             let client = protocol.client().unwrap();

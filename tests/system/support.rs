@@ -17,6 +17,12 @@ pub(crate) const MODEL: &str = "test-model";
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const DESTINATION: &str = "x-gateway-destination-endpoint";
 
+/// The configurations that ask one picker.
+pub(crate) const TEMPLATES: [Template; 3] = [Template::FullDuplex, Template::ResponseBypass, Template::PerRequest];
+
+/// Those in which the picker sees every request whole before it decides.
+pub(crate) const WHOLE_REQUESTS: [Template; 2] = [Template::FullDuplex, Template::ResponseBypass];
+
 /// The picker under test.
 pub(crate) fn picker() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_epp"))

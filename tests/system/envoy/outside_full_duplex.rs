@@ -1,0 +1,156 @@
+//! Envoy shows the picker no body, one in pieces after the decision, or a whole one that it has put together.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::json;
+use sluice_testkit::{EnvoyConfig, Part, PickerConfig, Protocol, Stack, eventually};
+use tokio::task::JoinSet;
+
+use super::modes::with_modes;
+use crate::flow::support::{AT_ONCE, Counted, config, for_millis};
+use crate::raw::{RawClient, Then, server};
+use crate::support::{CHAT, LIMIT, chat, picker, post};
+
+/// The request modes other than full duplex.
+const MODES: [&str; 3] = ["NONE", "STREAMED", "BUFFERED"];
+
+/// A pool whose only slot is taken.
+async fn full(envoy: EnvoyConfig) -> Counted {
+    let mut pool = Counted::start_with(1, &config(1, &json!({}), &json!({})), &[], envoy).await.unwrap();
+    let running = pool.chat("running");
+    pool.send(running);
+    pool.wait_for(1, 0).await.unwrap();
+    pool
+}
+
+async fn open(envoy: EnvoyConfig, servers: &[std::net::SocketAddr]) -> Stack {
+    Stack::start_configured(picker(), &[], PickerConfig::standalone, envoy, servers).await.unwrap()
+}
+
+async fn assert_nothing_is_open(stack: &Stack) {
+    eventually(AT_ONCE, "no stream to the picker", async || {
+        let stats = stack.envoy.stats().await?;
+        let streams = stats.count("envoy_cluster_upstream_rq_active", &[("envoy_cluster_name", "picker")]);
+        let running = stack.picker.metrics().await?.count("llm_d_epp_request_running", &[]);
+        Ok((streams == Some(0) && running.unwrap_or_default() == 0).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_large_request_waits_and_is_served() {
+    for mode in MODES {
+        let pool = full(with_modes(mode, "NONE").unwrap()).await;
+        let body = chat(&"hello ".repeat(150_000), 1, false);
+        let url = pool.stack.envoy.url(CHAT);
+        let ask = async |protocol: Protocol| {
+            let client = protocol.client().unwrap();
+            for_millis(post(&client, &url, &body), 1).send().await.unwrap().status().as_u16()
+        };
+        let (first, second, ()) = tokio::join!(ask(Protocol::Http1), ask(Protocol::Http2), async {
+            pool.wait_for(1, 2).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            pool.servers[0].release(1);
+        });
+        assert_eq!([first, second], [200, 200], "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_timeout_ends_a_waiting_request_unless_the_picker_may_extend_it() {
+    for mode in MODES {
+        let mut envoy = with_modes(mode, "NONE").unwrap();
+        envoy.put(Part::ExtProc, "message_timeout", "1s").unwrap();
+        let pool = full(envoy.clone()).await;
+        for protocol in Protocol::ALL {
+            let client = protocol.client().unwrap();
+            let url = pool.stack.envoy.url(CHAT);
+            let response = post(&client, &url, &chat("hello", 1, false)).send().await.unwrap();
+            assert_eq!(response.status(), 504, "{mode}, {protocol:?}");
+            pool.wait_for(1, 0).await.unwrap();
+        }
+
+        envoy.put(Part::ExtProc, "max_message_timeout", "3600s").unwrap();
+        let pool = full(envoy).await;
+        let (response, ()) = tokio::join!(for_millis(pool.chat("waits"), 1).send(), async {
+            pool.wait_for(1, 1).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
+            pool.servers[0].release(1);
+        });
+        assert_eq!(response.unwrap().status(), 200, "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_for_envoy_to_hold_is_a_413_that_leaves_nothing_behind() {
+    let mut envoy = with_modes("BUFFERED", "NONE").unwrap();
+    envoy.put(Part::Listener, "per_connection_buffer_limit_bytes", 65_536).unwrap();
+    let mut servers = JoinSet::new();
+    let address = server("127.0.0.1", "HTTP/1.1 200 OK\r\n\r\n", Then::Echo, &mut servers).await;
+    let stack = open(envoy, &[address]).await;
+    for protocol in Protocol::ALL {
+        let client = protocol.client().unwrap();
+        let body = chat(&"hello ".repeat(100_000), 1, false);
+        let response = post(&client, &stack.envoy.url(CHAT), &body).send().await.unwrap();
+        assert_eq!(response.status(), 413, "{protocol:?}");
+        assert_nothing_is_open(&stack).await;
+    }
+}
+
+/// Only a picker that decides on headers can spare a client its upload.
+#[tokio::test]
+async fn a_request_is_refused_before_its_upload_where_envoy_leaves_100_continue_to_the_model_server() {
+    let mut envoy = with_modes("NONE", "NONE").unwrap();
+    envoy.put(Part::ConnectionManager, "proxy_100_continue", true).unwrap();
+    let stack = open(envoy, &[]).await;
+    let mut client = RawClient::connect(&stack.envoy).await;
+    client.post(CHAT, "content-length: 16777216\r\nexpect: 100-continue\r\n").await;
+    let (head, _) = client.response().await;
+    assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+    assert_nothing_is_open(&stack).await;
+}
+
+/// A body without end.
+fn endless() -> reqwest::Body {
+    reqwest::Body::wrap_stream(stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b' '; 8_192]))))
+}
+
+#[tokio::test]
+async fn a_refusal_comes_while_the_body_is_still_on_the_way() {
+    for mode in ["NONE", "STREAMED"] {
+        let stack = open(with_modes(mode, "NONE").unwrap(), &[]).await;
+        let mut client = RawClient::connect(&stack.envoy).await;
+        client.post(CHAT, "content-length: 16777216\r\n").await;
+        client.send(vec![b' '; 8_192]).await;
+        let (head, _) = client.response().await;
+        assert!(head.starts_with("HTTP/1.1 503") && head.contains("connection: close"), "{mode}: {head}");
+        client.closed().await;
+
+        let client = Protocol::Http2.client().unwrap();
+        let upload = client.post(stack.envoy.url(CHAT)).body(endless()).send();
+        let response = tokio::time::timeout(LIMIT, upload).await.expect("an answer in time").unwrap();
+        assert_eq!(response.status(), 503, "{mode}");
+        assert_nothing_is_open(&stack).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_the_model_server_before_the_end_of_the_upload_reaches_the_client() {
+    let mut servers = JoinSet::new();
+    let answer = "HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
+    let address = server("127.0.0.1", answer, Then::Echo, &mut servers).await;
+    for (request, response) in [("NONE", "NONE"), ("NONE", "FULL_DUPLEX_STREAMED"), ("STREAMED", "NONE")] {
+        let stack = open(with_modes(request, response).unwrap(), &[address]).await;
+        let mut client = RawClient::connect(&stack.envoy).await;
+        client.post(CHAT, "content-length: 16777216\r\n").await;
+        client.send(vec![b' '; 8_192]).await;
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 400"), "{request}, {response}: {head}");
+        client.closed().await;
+        assert_nothing_is_open(&stack).await;
+    }
+}
