@@ -139,13 +139,10 @@ impl Driver {
                 Event::Inbound(Ok(Some(request))) => self.on_message(request),
                 Event::Inbound(Ok(None)) => self.on_inbound_end(InboundEnd::HalfClosed),
                 Event::Inbound(Err(status)) => self.on_inbound_end(end_of(&status)),
-                Event::GivenUp => {
-                    self.body = None;
-                    self.session.on_refused(&Refusal::out_of_body_memory(), &mut self.actions);
-                }
+                Event::GivenUp => self.refuse_body(),
                 Event::Ending => {
                     self.ending = None;
-                    self.session.on_refused(&Refusal::shutting_down(), &mut self.actions);
+                    self.session.on_refused(&Refusal::shutting_down(self.shared.soon()), &mut self.actions);
                 }
                 Event::Routed(routed) => self.on_routed(routed),
                 Event::Time => {
@@ -309,9 +306,13 @@ impl Driver {
         let priority = self.priority;
         let share = self.body.get_or_insert_with(|| Arc::clone(&self.shared.body_memory).share(priority));
         if share.resize(bytes).is_err() {
-            self.body = None;
-            self.session.on_refused(&Refusal::out_of_body_memory(), &mut self.actions);
+            self.refuse_body();
         }
+    }
+
+    fn refuse_body(&mut self) {
+        self.body = None;
+        self.session.on_refused(&Refusal::out_of_body_memory(self.shared.soon()), &mut self.actions);
     }
 
     fn start_routing(&mut self, intent: Intent) {

@@ -1,14 +1,16 @@
 //! Envoy's external processing protocol.
 //!
 //! ```text
-//!  Envoy ─messages─> convert ─> Session::on_message ─> actions ──┬─ Route ──> Router
-//!    ^                             (pure)   ^                    ├─ Reply ──> convert ─> Envoy
-//!    │                                      └──── on_routed ─────┤
-//!    └── one gRPC stream = one HTTP request                      └─ End, Close
+//!  proxy ─messages─> convert ─> Session ─> actions ──┬─ Route ──> Router ──┐
+//!    ^                          (pure)               ├─ Reply ──> convert ─┼─> proxy
+//!    │                            ^                  └─ End, Close         │
+//!    │                            └───────────── on_routed ────────────────┘
+//!    └── one gRPC stream = one HTTP request
 //! ```
 //!
-//! [`Session`] decides and does nothing else: a message in, actions out. The service drives one session per
-//! stream, and the protocol's own types appear only there and in `convert`.
+//! [`Session`](session::Session) decides and does nothing else: a message in, actions out. A
+//! [`Driver`](driver::Driver) drives one session per stream and holds what the request holds. The protocol's own types
+//! appear only there, in [`service`] and in [`convert`].
 
 mod action;
 mod body_memory;

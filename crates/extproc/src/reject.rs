@@ -115,15 +115,19 @@ impl Refusal {
     }
 
     /// There is no room for the body.
-    pub(crate) fn out_of_body_memory() -> Self {
+    pub(crate) fn out_of_body_memory(retry_after: u64) -> Self {
         let reason = Some(DropReason::RejectedSaturated);
         let what = "too many bytes of request bodies wait already";
-        Self { reason, retry_after: Some(1), ..Self::new(Code::ResourceExhausted, what) }
+        Self { reason, retry_after: Some(retry_after), ..Self::new(Code::ResourceExhausted, what) }
     }
 
-    pub(crate) fn shutting_down() -> Self {
+    pub(crate) fn shutting_down(retry_after: u64) -> Self {
         let reason = Some(DropReason::RejectedShuttingDown);
-        Self { reason, retry_after: Some(1), ..Self::new(Code::ServiceUnavailable, "the picker is shutting down") }
+        Self {
+            reason,
+            retry_after: Some(retry_after),
+            ..Self::new(Code::ServiceUnavailable, "the picker is shutting down")
+        }
     }
 
     /// The proxy is set up in a way that cannot work.

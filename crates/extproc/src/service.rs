@@ -156,6 +156,12 @@ impl Shared {
         let mut rng = SmallRng::seed_from_u64(self.next_seed.fetch_add(1, Ordering::Relaxed));
         move || rng.next_u64()
     }
+
+    /// Seconds after which a refused client may come back, where no queue tells: a second, or twice that, so that they do
+    /// not come back together.
+    pub(crate) fn soon(&self) -> u64 {
+        1 + self.random()() % 2
+    }
 }
 
 type ReplyStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;

@@ -1,8 +1,9 @@
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
 use sluice_router::Gatekeeper;
 
-use super::rig::{Picking, request_headers, request_piece, settings};
+use super::rig::{Picking, request_headers, request_headers_with, request_piece, settings};
 use crate::ServiceSettings;
 
 #[tokio::test]
@@ -43,4 +44,17 @@ async fn bodies_that_wait_share_a_budget() {
     let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(2 * HALF - 20)).into_bytes();
     let mut proxy = picking.open(vec![request_headers(), request_piece(body, true)]).await.unwrap();
     proxy.answer().await;
+}
+
+#[tokio::test]
+async fn a_large_body_of_a_lower_band_is_given_up_for_a_higher_one() {
+    const LARGE: usize = 70 << 10;
+    let settings = ServiceSettings { body_memory: 2 * LARGE as u64, ..settings() };
+    let picking = Picking::start_with(settings, |_| Gatekeeper::Open).await;
+    let batch = request_headers_with(&[("x-llm-d-inference-objective", "batch")]);
+    let holder = picking.open_waiting(vec![batch, request_piece(vec![b' '; LARGE], false)]).await;
+    let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(LARGE)).into_bytes();
+    let mut newcomer = picking.open(vec![request_headers(), request_piece(body, true)]).await.unwrap();
+    assert!(matches!(newcomer.answer().await, Answer::RequestHeaders(_)));
+    assert_eq!(holder.await.unwrap().unwrap().refusal().await.0, 429);
 }

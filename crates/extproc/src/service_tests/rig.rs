@@ -13,14 +13,14 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 use futures_util::future::BoxFuture;
 use prometheus::Registry;
 use sluice_core::{
-    BoxFuture as Body, Criticality, Endpoint, EndpointId, EndpointUid, Request, Spawn, SystemClock, Tasks,
+    BoxFuture as Body, Criticality, Endpoint, EndpointId, EndpointUid, Priority, Request, Spawn, SystemClock, Tasks,
     TokenEstimate,
 };
 use sluice_data::{EndpointSpec, EndpointTable};
 use sluice_flow::{BandConfig, Config};
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
 use sluice_router::admission::Admission;
-use sluice_router::{Gatekeeper, Identities, Router, RouterParts, TenantLabels};
+use sluice_router::{Gatekeeper, Identities, IdentityRules, Router, RouterParts, TenantLabels};
 use sluice_schedule::{Candidates, Filter, Next, Picker, Profile, ProfileHandler, ProfileResult, Scheduler};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -65,7 +65,7 @@ impl Filter for Touchy {
     }
 }
 
-/// A picker, for as long as it lives, over the endpoints 10.0.0.1:80, which it picks, and 10.0.0.2:80.
+/// A picker with the objective `batch` of priority -1, for as long as it lives, over the endpoints 10.0.0.1:80, which it picks, and 10.0.0.2:80.
 pub(super) struct Picking {
     pub(super) service: Service,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
@@ -98,7 +98,7 @@ impl Picking {
             gatekeeper: gatekeeper(&table),
             table,
             scheduler: Scheduler::new(Arc::new(First), vec![profile]).unwrap(),
-            identities: Identities::default(),
+            identities: Identities::new(IdentityRules::default(), [("batch".to_owned(), Priority(-1))].into()),
             estimate: TokenEstimate::default(),
             admit_header_only: false,
             seed: 1,

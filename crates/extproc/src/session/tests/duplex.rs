@@ -158,6 +158,9 @@ fn a_model_is_needed_where_the_api_has_one() {
     assert!(script.immediate.as_ref().unwrap().body.contains("model not found in request body"));
     let mut script = Script::new();
     assert_eq!(script.post("/v1/embeddings").body("{}", true).out(), "route");
+    let mut script = Script::new();
+    assert_eq!(script.post("/v1/messages/count_tokens").body("[", true).placed().out(), "route rh rb*");
+    assert_eq!(script.request_body, b"[", "what is not known is not judged");
 }
 
 #[test]

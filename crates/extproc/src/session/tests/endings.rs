@@ -201,25 +201,25 @@ fn a_request_that_cannot_stay_is_left_to_another_picker() {
     // While it waits, while its body arrives, and at the door.
     let mut script = Script::with_settings(settings, duplex);
     script.chat().out();
-    assert_eq!(script.rejected(Refusal::shutting_down()).out(), "end:handed-over fail");
+    assert_eq!(script.rejected(Refusal::shutting_down(1)).out(), "end:handed-over fail");
     let mut script = Script::with_settings(settings, duplex);
     script.post("/raw").body("a", false).out();
-    assert_eq!(script.refused(&Refusal::shutting_down()).out(), "end:handed-over fail");
+    assert_eq!(script.refused(&Refusal::shutting_down(1)).out(), "end:handed-over fail");
     let mut script = Script::with_settings(settings, duplex);
-    script.refusal = Some(Refusal::shutting_down());
+    script.refusal = Some(Refusal::shutting_down(1));
     assert_eq!(script.post("/raw").out(), "end:handed-over fail");
 
     // Not if something was said of it already, nor for another reason, nor a placed one.
     let mut script = Script::with_settings(settings, modes(BodyMode::Buffered, BodyMode::None));
     script.post("/raw").out();
-    assert_eq!(script.refused(&Refusal::shutting_down()).out(), "503 end:ServiceUnavailable close");
+    assert_eq!(script.refused(&Refusal::shutting_down(1)).out(), "503 end:ServiceUnavailable close");
     let mut script = Script::with_settings(settings, duplex);
     script.chat().out();
-    assert_eq!(script.rejected(Refusal::out_of_body_memory()).out(), "429 end:ResourceExhausted close");
+    assert_eq!(script.rejected(Refusal::out_of_body_memory(1)).out(), "429 end:ResourceExhausted close");
     let mut script = Script::with_settings(settings, duplex);
     script.chat().placed().out();
-    assert_eq!(script.refused(&Refusal::shutting_down()).out(), "");
+    assert_eq!(script.refused(&Refusal::shutting_down(1)).out(), "");
     let mut script = Script::new();
     script.chat().out();
-    assert_eq!(script.refused(&Refusal::shutting_down()).out(), "stop 503 end:ServiceUnavailable close");
+    assert_eq!(script.refused(&Refusal::shutting_down(1)).out(), "stop 503 end:ServiceUnavailable close");
 }

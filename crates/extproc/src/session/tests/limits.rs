@@ -57,11 +57,11 @@ fn the_bytes_of_a_body_are_held_until_it_is_placed() {
 fn a_request_without_room_is_refused_wherever_it_waits() {
     let mut script = Script::new();
     script.post("/raw").body("a", false);
-    assert_eq!(script.refused(&Refusal::out_of_body_memory()).out(), "429 end:ResourceExhausted close");
+    assert_eq!(script.refused(&Refusal::out_of_body_memory(1)).out(), "429 end:ResourceExhausted close");
     let headers = &script.immediate.unwrap().headers;
     assert!(headers.contains(&("x-llm-d-request-dropped-reason", "rejected-saturated".into())));
     let mut script = Script::new();
     script.chat().out();
-    assert_eq!(script.refused(&Refusal::out_of_body_memory()).out(), "stop 429 end:ResourceExhausted close");
-    assert_eq!(script.refused(&Refusal::out_of_body_memory()).out(), "");
+    assert_eq!(script.refused(&Refusal::out_of_body_memory(1)).out(), "stop 429 end:ResourceExhausted close");
+    assert_eq!(script.refused(&Refusal::out_of_body_memory(1)).out(), "");
 }

@@ -142,8 +142,8 @@ impl Hostile {
             7 => script.response(&[(":status", "200")], flag),
             8 => script.proxy_answers(if flag { "504" } else { "503" }, "stream_idle_timeout"),
             9 => script.placed(),
-            10 => script.rejected(Refusal::shutting_down()),
-            11 => script.refused(&Refusal::out_of_body_memory()),
+            10 => script.rejected(Refusal::shutting_down(1)),
+            11 => script.refused(&Refusal::out_of_body_memory(1)),
             12 | 13 => {
                 self.response_pieces += 1;
                 script.chunk(if flag { "" } else { "x" }, flag)
