@@ -8,12 +8,14 @@ use std::process::ExitCode;
 #[path = "../tests/engine/harness"]
 mod harness {
     pub(crate) mod checker;
+    pub(crate) mod checker_pool;
     pub(crate) mod checker_shares;
     pub(crate) mod endpoints;
     pub(crate) mod history;
     pub(crate) mod ops;
     pub(crate) mod oracle;
     pub(crate) mod oracle_evict;
+    pub(crate) mod oracle_limits;
     pub(crate) mod oracle_pool;
     pub(crate) mod oracle_turns;
     pub(crate) mod shrink;

@@ -8,8 +8,7 @@ use std::time::Duration;
 use sluice_core::{Priority, Time};
 use sluice_flow::policy::{OrderKey, OrderingFacts};
 use sluice_flow::{
-    BandConfig, Booking, Config, EndpointKey, Load, OTHER_TENANT, Outcome, Park, RevokeCause, Stage, Stages,
-    StartError, WhenFull,
+    BandConfig, Booking, Config, EndpointKey, Load, OTHER_TENANT, Outcome, Park, RevokeCause, Stage, Stages, StartError,
 };
 use sluice_plugins::flow::ConcurrencyDetector;
 
@@ -373,53 +372,9 @@ impl Oracle {
         deadline
     }
 
-    fn refusal(&self, entry: &Entry) -> Option<Outcome> {
-        if self.closed {
-            return Some(Outcome::RejectedOther);
-        }
-        if !self.servable(entry) {
-            return Some(Outcome::RejectedNoEndpoints);
-        }
-        let config = self.band_config(entry.priority).clone();
-        if config.shed {
-            return None;
-        }
-        let (requests, bytes) = self.waiting(|other| other.priority == entry.priority);
-        if requests + 1 > config.max_requests || bytes + entry.bytes > config.max_bytes {
-            return Some(self.full());
-        }
-        let below = |other: &Entry| self.config.when_full == WhenFull::Displace && other.priority < entry.priority;
-        let (requests, bytes) = self.waiting(|other| !below(other));
-        (!self.is_within_limits((requests + 1, bytes + entry.bytes))).then(|| self.full())
-    }
-
-    fn is_within_limits(&self, (requests, bytes): (u64, u64)) -> bool {
-        let global = self.config.global;
-        global.requests.is_none_or(|limit| requests <= limit) && global.bytes.is_none_or(|limit| bytes <= limit)
-    }
-
-    fn displace(&mut self, priority: i32) {
-        while self.config.when_full == WhenFull::Displace && !self.is_within_limits(self.waiting(|_| true)) {
-            let below = self.entries.iter().filter(|other| other.waits() && other.priority < priority);
-            let newest_of_lowest = below.min_by_key(|other| (other.priority, Reverse(other.request)));
-            let Some((victim, of)) = newest_of_lowest.map(|victim| (victim.request, victim.priority)) else { return };
-            self.counts.entry(of).or_default().displaced += 1;
-            self.drop_request(victim, Outcome::RejectedCapacity);
-        }
-    }
-
     fn run(&mut self) {
         self.dispatch();
         self.plan_evictions();
-    }
-
-    fn full(&self) -> Outcome {
-        if self.empty_since.0 { Outcome::RejectedNoEndpoints } else { Outcome::RejectedCapacity }
-    }
-
-    pub(crate) fn waiting(&self, which: impl Fn(&Entry) -> bool) -> (u64, u64) {
-        let waiting = self.entries.iter().filter(|entry| entry.waits() && which(entry));
-        waiting.fold((0, 0), |(requests, bytes), entry| (requests + 1, bytes + entry.bytes))
     }
 
     pub(crate) fn is_capped(&self, entry: &Entry) -> bool {
@@ -479,7 +434,7 @@ impl Oracle {
         name.to_owned()
     }
 
-    fn drop_request(&mut self, request: Request, outcome: Outcome) {
+    pub(super) fn drop_request(&mut self, request: Request, outcome: Outcome) {
         self.entries.retain(|entry| entry.request != request);
         self.seen.push(Seen::Dropped { request, outcome });
         self.tidy();
