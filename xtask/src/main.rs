@@ -36,7 +36,7 @@ enum Command {
     /// Makes the configurations in deploy/envoy from one source
     Templates(templates::Arguments),
     /// Checks everything that a change must hold: format, structure, lints, licences, tests
-    Test,
+    Test(test::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Templates(arguments) => templates::run(&arguments),
-        Command::Test => test::run(),
+        Command::Test(arguments) => test::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use sluice_core::{Clock, SystemClock};
 use sluice_testkit::workspace;
 
@@ -29,16 +30,27 @@ const STEPS: [(&str, Step); 6] = [
     ("tests", run_tests),
 ];
 
+/// Takes longer than all others where its dependencies have not been built yet.
+const LOOM: (&str, Step) = ("loom", run_loom);
+
 /// Random operations of the admission engine that every change has to survive.
 const ENGINE_OPERATIONS: u64 = 1_000_000;
 const ENGINE_SEED: u64 = 20_260;
 
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Also try every interleaving of the calls into admission that can meet (builds its dependencies a second time)
+    #[arg(long)]
+    loom: bool,
+}
+
 /// Runs every step, also after one has failed, so that one run shows all there is to repair.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = workspace::root();
     let clock = SystemClock::start();
     let mut outcomes = Vec::new();
-    for (name, step) in STEPS {
+    let steps = STEPS.into_iter().chain(arguments.loom.then_some(LOOM));
+    for (name, step) in steps {
         say(format_args!("\n==== {name}"));
         let started = clock.now();
         let result = step(&root);
@@ -56,7 +68,7 @@ pub(crate) fn run() -> Result<()> {
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("{} of {} steps failed: {}", failed.len(), STEPS.len(), failed.join(", "))
+    bail!("{} of {} steps failed: {}", failed.len(), outcomes.len(), failed.join(", "))
 }
 
 struct SummaryLine<'a> {
@@ -133,6 +145,23 @@ fn run_engine(_root: &Path) -> Result<String> {
 fn run_tests(root: &Path) -> Result<String> {
     let mut command = cargo(root);
     command.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    Ok(tally(&mut command)?.to_string())
+}
+
+/// In a target directory of its own, because everything is built with other flags.
+fn run_loom(root: &Path) -> Result<String> {
+    let mut command = cargo(root);
+    command.args(["test", "--locked", "--package", "sluice-router", "--lib", "loom_tests", "--target-dir"]);
+    command.arg(workspace::target_dir()?.join("loom")).env("RUSTFLAGS", "--cfg loom");
+    let tally = tally(&mut command)?;
+    if tally.passed == 0 {
+        bail!("no test was found");
+    }
+    Ok(format!("every interleaving in {} tests of the lock around admission", tally.passed))
+}
+
+/// Runs tests and shows their output.
+fn tally(command: &mut Command) -> Result<Tally> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("starting cargo")?;
     let mut tally = Tally::default();
     let mut output = BufReader::new(child.stdout.take().context("cargo has no standard output")?);
@@ -149,7 +178,7 @@ fn run_tests(root: &Path) -> Result<String> {
     if !status.success() {
         bail!("cargo test: {status}, with {tally}");
     }
-    Ok(tally.to_string())
+    Ok(tally)
 }
 
 /// What the test programs have reported, summed up.
