@@ -57,10 +57,6 @@ impl Victims {
         self.0.is_empty()
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     pub(crate) fn insert(&mut self, key: VictimKey, weight: Weight) {
         let class = self.0.entry(key.priority).or_default();
         add(&mut class.total, &weight);

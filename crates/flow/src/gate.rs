@@ -16,8 +16,9 @@ pub(crate) fn slots(ceiling: f64, capacity: u64) -> u64 {
         return 0;
     }
     let reaches = |k: u64| k as f64 / capacity as f64 >= ceiling;
-    let mut k = (ceiling * capacity as f64).ceil() as u64;
-    while k > 0 && reaches(k - 1) {
+    // Zero never reaches a ceiling above zero.
+    let mut k = ((ceiling * capacity as f64).ceil() as u64).max(1);
+    while reaches(k - 1) {
         k -= 1;
     }
     while !reaches(k) {
@@ -90,6 +91,9 @@ mod tests {
             (48, 0.75, 36),
             (10, 0.7, 7),
             (3, 1.0, 3),
+            // Products that are rounded up, and down, across a whole number.
+            (100, 0.07, 7),
+            (3, (1.0_f64 / 3.0).next_up(), 2),
             (1, 0.01, 1),
             (32, 0.0, 0),
             (0, 1.0, 0),

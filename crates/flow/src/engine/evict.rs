@@ -318,7 +318,6 @@ impl Engine {
 
     /// Weighs all victims anew, after the pool, the detector or the victim order changed.
     pub(super) fn reweigh_all(&mut self) {
-        self.victims.clear();
         let started = |(ticket, item): (Ticket, &Item)| matches!(item.state, State::Started(_)).then_some(ticket);
         let tickets: Vec<Ticket> = self.items.iter().filter_map(started).collect();
         for ticket in tickets {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use sluice_core::{Priority, Time};
 use sluice_flow::{Ask, Config, Signal, TtlHeader};
-use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode, Edf, GlobalStrict, StaticUsageLimit};
+use sluice_plugins::flow::{
+    ConcurrencyDetector, ConcurrencyMode, Edf, GlobalStrict, StaticUsageLimit, Weighted, Weights,
+};
 
 use crate::harness::rig::{Rig, ask, band, budgets, dropped, granted, plain};
 
@@ -29,7 +31,7 @@ fn the_same_fairness_keeps_its_turn_and_another_begins_anew() {
     let config = plain();
     let mut rig = Rig::new(config.clone(), &[1]);
     let mut next = rig.run_on(0, ask("x", 5));
-    let a: Vec<_> = (0..2).map(|_| rig.queue(ask("a", 0))).collect();
+    let a: Vec<_> = (0..3).map(|_| rig.queue(ask("a", 0))).collect();
     let b: Vec<_> = (0..2).map(|_| rig.queue(ask("b", 0))).collect();
     assert_eq!(granted(&rig.release(next)), [a[0]]);
     reload(&mut rig, &config);
@@ -38,7 +40,24 @@ fn the_same_fairness_keeps_its_turn_and_another_begins_anew() {
     let fairness = band(Edf, GlobalStrict).fairness;
     reload(&mut rig, &Config { template: sluice_flow::BandConfig { fairness, ..config.template.clone() }, ..config });
     assert_eq!(granted(&rig.release(b[0])), [a[1]], "the band is one queue now");
-    assert_eq!(granted(&rig.release(a[1])), [b[1]]);
+    assert_eq!(granted(&rig.release(a[1])), [a[2]]);
+    assert_eq!(granted(&rig.release(a[2])), [b[1]]);
+}
+
+#[test]
+fn another_fairness_brings_its_limit_per_tenant() {
+    let config = plain();
+    let mut rig = Rig::new(config.clone(), &[4]);
+    let running = rig.run_many(2, "a", 0);
+    let fairness = band(Edf, Weighted::new(Weights::default(), Some(2))).fairness;
+    let template = sluice_flow::BandConfig { fairness, ..config.template.clone() };
+    reload(&mut rig, &Config { template, ..config.clone() });
+    let waiting = rig.queue(ask("a", 0));
+    rig.grant(ask("b", 0));
+    assert_eq!(granted(&rig.release(running[0])), [waiting]);
+    // And takes it away again.
+    rig.queue(ask("a", 0));
+    assert_eq!(granted(&reload(&mut rig, &config)).len(), 1);
 }
 
 #[test]

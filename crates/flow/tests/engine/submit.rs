@@ -333,6 +333,30 @@ fn a_refusal_says_when_the_queue_is_likely_to_have_drained() {
 }
 
 #[test]
+fn only_what_waits_at_or_above_counts_for_when_to_come_back() {
+    let mut config = plain();
+    config.template.max_requests = 4;
+    let mut rig = Rig::new(config, &[1]);
+    let mut running = rig.run_on(0, ask("a", 9));
+    for _ in 0..4 {
+        rig.queue(ask("a", -1));
+    }
+    // One goes every second, of the band above all others.
+    for second in 1..=20 {
+        rig.queue(ask("a", 9));
+        rig.at_millis(second * 1_000);
+        let next = granted(&rig.release(running))[0];
+        rig.start(next, 0).unwrap();
+        running = next;
+    }
+    for _ in 0..4 {
+        rig.queue(ask("a", 0));
+    }
+    assert_eq!(retry_after(&rig.submit(ask("a", 0)).1), Some(4));
+    assert_eq!(retry_after(&rig.submit(ask("a", -1)).1), Some(8));
+}
+
+#[test]
 fn a_refusal_after_a_quiet_spell_does_not_take_silence_for_a_standstill() {
     let mut config = plain();
     config.template.max_requests = 2;
