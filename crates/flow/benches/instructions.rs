@@ -103,13 +103,13 @@ struct Limits {
 }
 
 const LIMITS: Limits = Limits {
-    submit_and_grant: 987_012,
-    turn_over_500: 3_348_883,
-    turn_over_50000: 2_714_829,
-    turn_over_parked: 2_740_913,
-    turn_over_started: 3_936_829,
-    cancel: 764_306,
-    burst: 5_368_540,
+    submit_and_grant: 956_012,
+    turn_over_500: 3_350_883,
+    turn_over_50000: 2_716_829,
+    turn_over_parked: 2_742_913,
+    turn_over_started: 3_929_829,
+    cancel: 766_306,
+    burst: 5_368_488,
 };
 
 library_benchmark_group!(name = engine, benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst]);

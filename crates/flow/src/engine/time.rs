@@ -91,6 +91,9 @@ impl Engine {
 
     /// The ticket that runs out of time first, with its deadline and its number in the order of arrival.
     fn next_deadline(&self) -> Option<((Time, u64), Ticket)> {
+        if self.waiting.requests == 0 {
+            return None;
+        }
         let of_band = |band: &Band| {
             let ((arrival, sequence), ticket) = band.line.peek()?;
             Some(((self.deadline_in(band, arrival), sequence), ticket))
