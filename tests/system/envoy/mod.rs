@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod bypass;
 mod deaths;
 mod grpc;
 mod leaving;

@@ -89,6 +89,9 @@ async fn a_message_timeout_ends_a_waiting_request_unless_the_picker_may_extend_i
 async fn a_body_that_is_too_large_for_envoy_to_hold_is_a_413_that_leaves_nothing_behind() {
     let mut envoy = with_modes("BUFFERED", "NONE").unwrap();
     envoy.put(Part::Listener, "per_connection_buffer_limit_bytes", 65_536).unwrap();
+    // The limit for HTTP/2, where it is larger.
+    let windows = json!({"initial_stream_window_size": 65_536, "initial_connection_window_size": 1 << 20});
+    envoy.put(Part::ConnectionManager, "http2_protocol_options", windows).unwrap();
     let mut servers = JoinSet::new();
     let address = server("127.0.0.1", "HTTP/1.1 200 OK\r\n\r\n", Then::Echo, &mut servers).await;
     let stack = open(envoy, &[address]).await;
@@ -97,6 +100,8 @@ async fn a_body_that_is_too_large_for_envoy_to_hold_is_a_413_that_leaves_nothing
         let body = chat(&"hello ".repeat(100_000), 1, false);
         let response = post(&client, &stack.envoy.url(CHAT), &body).send().await.unwrap();
         assert_eq!(response.status(), 413, "{protocol:?}");
+        let text = response.text().await.unwrap();
+        assert!(text.contains("raise per_connection_buffer_limit_bytes"), "{protocol:?}: {text}");
         assert_nothing_is_open(&stack).await;
     }
 }

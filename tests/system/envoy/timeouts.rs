@@ -39,17 +39,17 @@ async fn streams_to_picker(pool: &Counted) -> Result<Option<i64>> {
 
 #[tokio::test]
 async fn a_timeout_that_ends_a_waiting_request_takes_it_out_of_the_queue() {
-    let cases: [(&str, Change); 3] = [
-        ("stream_idle_timeout", |envoy| {
+    let cases: [(&str, &str, Change); 3] = [
+        ("stream_idle_timeout", "stream_idle_timeout", |envoy| {
             envoy.put(Part::Route, "idle_timeout", Value::Null)?;
             envoy.put(Part::ConnectionManager, "stream_idle_timeout", "1s")
         }),
-        ("idle_timeout of the route", |envoy| envoy.put(Part::Route, "idle_timeout", "1s")),
-        ("max_stream_duration of the route", |envoy| {
+        ("idle_timeout of the route", "stream_idle_timeout", |envoy| envoy.put(Part::Route, "idle_timeout", "1s")),
+        ("max_stream_duration of the route", "max_stream_duration", |envoy| {
             envoy.put(Part::Route, "max_stream_duration", json!({"max_stream_duration": "1s"}))
         }),
     ];
-    for (name, change) in cases {
+    for (name, told, change) in cases {
         for template in TEMPLATES {
             let pool = empty(template, change).await;
             for protocol in Protocol::ALL {
@@ -58,6 +58,10 @@ async fn a_timeout_that_ends_a_waiting_request_takes_it_out_of_the_queue() {
                 let took = clock.now().saturating_since(sluice_core::Time::ZERO);
                 assert_eq!(response.status(), 504, "{name}, {template:?}, {protocol:?}");
                 assert!(took >= Duration::from_millis(900), "{name}, {template:?}, {protocol:?}: after {took:?}");
+                // Not Envoy's answer but the picker's, which says what to look at.
+                let body: Value = response.json().await.unwrap();
+                let message = body["error"]["message"].as_str().unwrap();
+                assert!(message.contains(told), "{name}, {template:?}, {protocol:?}: {message}");
                 eventually(AT_ONCE, "it has left the queue", async || {
                     Ok((pool.waiting().await? == 0 && streams_to_picker(&pool).await? == Some(0)).then_some(()))
                 })
@@ -127,6 +131,7 @@ async fn an_upload_that_envoy_gives_up_leaves_nothing_behind() {
         client.send(r#"{"model":"#).await;
         let head = client.head().await;
         assert!(head.starts_with("HTTP/1.1 408"), "{template:?}: {head}");
+        assert!(head.contains("content-type: application/json"), "{template:?}: {head}");
         client.closed().await;
         eventually(AT_ONCE, "its stream to the picker is closed", async || {
             Ok((streams_to_picker(&pool).await? == Some(1)).then_some(()))

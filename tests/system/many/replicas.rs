@@ -87,6 +87,23 @@ async fn requests_that_wait_in_a_picker_that_is_killed_are_served_by_the_other()
 }
 
 #[tokio::test]
+async fn requests_that_wait_in_a_picker_that_hangs_are_served_by_the_other() {
+    const WAITING: usize = 500;
+    let mut pair = Pair::start(&roomy(1), &[]).await.unwrap();
+    let mut crowd = Crowd::new(WAITING + 2, |path| pair.envoy.url(path)).unwrap();
+    let [(_, in_doomed), _] = pair.fill(&mut crowd, WAITING).await.unwrap();
+    assert!(in_doomed > 100, "{in_doomed} requests wait in the picker that will hang");
+
+    pair.pickers[0].process_mut().freeze().unwrap();
+    let waiting = waiting_in(&pair.pickers[1], WAITING).await;
+    waiting.unwrap_or_else(|error| panic!("{error:#}; ended so far: {:?}", crowd.outcomes_so_far()));
+    pair.server.release(WAITING + 2);
+    let mut outcomes = crowd.outcomes().await;
+    let lost = outcomes.remove("500").unwrap_or_default();
+    assert_eq!((outcomes, lost), (all_served(WAITING + 1), 1));
+}
+
+#[tokio::test]
 async fn requests_that_wait_in_a_picker_that_drains_are_handed_over_and_what_runs_goes_on() {
     const WAITING: usize = 1_000;
     let mut config = roomy(1);
