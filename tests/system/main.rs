@@ -10,7 +10,7 @@
 //! | which timeouts end a waiting request (504, 408), and that it has left the queue | `envoy::timeouts` |
 //! | message timeouts and buffer limits (413) outside full duplex | `envoy::outside_full_duplex` |
 //! | a waiting client leaves: FIN, RST, half-close, `RST_STREAM`, GOAWAY, in an upload | `envoy::leaving` |
-//! | refusals and early answers while an upload runs, `Expect: 100-continue` | `envoy::uploads`, `envoy::outside_full_duplex` |
+//! | refusals and early answers in an upload, `Expect: 100-continue` | `envoy::uploads`, `envoy::outside_full_duplex` |
 //! | gRPC clients, shapes of refusals | `envoy::grpc`, `refusals`, `flow::outcomes` |
 //! | hints and destinations in metadata, IPv6, hints by flow control | `envoy::metadata`, `flow::hints` |
 //! | a destination named by the client is ignored, also while no picker answers | `headers`, `envoy::deaths` |
