@@ -15,6 +15,8 @@
 mod action;
 mod body_memory;
 mod convert;
+#[cfg(test)]
+mod documentation_tests;
 mod driver;
 mod error_shape;
 mod ids;

@@ -9,12 +9,8 @@ const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["dataLayer", "peerDiscovery"], "peer discovery"),
     (&["dataLayer", "crossReplicaSyncInterval"], "synchronisation between replicas"),
     (&["sluice", "modelRewrites"], "model rewriting"),
-    (&["sluice", "bodies"], "choice of body mode"),
     (&["sluice", "eviction"], "eviction"),
-    (&["sluice", "limits", "bodyProgressTimeout"], "time limit on bodies"),
-    (&["sluice", "limits", "bodyMemory"], "account of body memory"),
     (&["sluice", "reload"], "reload of the configuration"),
-    (&["sluice", "drain"], "queues to drain"),
 ];
 
 /// What only flow control acts on, except [`WITHOUT_GATE`].
