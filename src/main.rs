@@ -5,6 +5,8 @@ mod connection;
 mod debug;
 mod descriptors;
 mod flags;
+#[cfg(test)]
+mod flags_page;
 mod health;
 mod listen;
 mod logging;
