@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use prometheus::Registry;
 use rand::TryRng as _;
-use sluice_config::settings::{self, DrainQueued, HeaderOnly, RefusalBody, TrustSource, UnknownObjective};
+use sluice_config::settings::{
+    self, DrainQueued, HeaderOnly, MessageTimeout, RefusalBody, TrustSource, UnknownObjective,
+};
 use sluice_config::{Assembled, FlowControl, Options, Settings, Severity, Source};
 use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::EndpointTable;
@@ -121,6 +123,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     };
     let tls = flags.tls().map(Tls::new).transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
     check_descriptors(flow_control.as_ref());
+    let needs_response_body = flow_control.as_ref().is_some_and(heeds_real_cost);
 
     let clock = Arc::new(SystemClock::start());
     let registry = Registry::new();
@@ -178,8 +181,8 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         bodies,
         // The client's bound on generated tokens stands in the body, and so does the model that is to be replaced.
         needs_request_body: token_estimate.output.is_some() || !settings.model_rewrites.is_empty(),
-        needs_response_body: false,
-        extend_message_timeout: true,
+        needs_response_body,
+        extend_message_timeout: settings.message_timeout == MessageTimeout::Extend,
         hand_over: settings.drain.queued == DrainQueued::HandOver,
         vouched_namespace,
         id_seed: seed()?,
@@ -188,6 +191,12 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let max_message = max_message(flags, max_request_body);
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
     Ok(Parts { flags: flags.clone(), service, max_message, max_reply, tls, registry, admission, view, tasks })
+}
+
+/// Requests are charged what they really cost, which their responses tell.
+fn heeds_real_cost(FlowControl { config, desired: _ }: &FlowControl) -> bool {
+    let bands = config.bands.values().chain([&config.template]).chain(&config.negative_template);
+    bands.into_iter().any(|band| band.fairness.heeds_real_cost())
 }
 
 /// Raises the limit of file descriptors, and says so if that is not enough for what may wait.

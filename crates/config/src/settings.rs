@@ -20,6 +20,7 @@ pub struct Settings {
     pub trust: Trust,
     pub header_only: HeaderOnly,
     pub bodies: Bodies,
+    pub message_timeout: MessageTimeout,
     /// What is counted instead of done.
     pub dry_run: Vec<DryRun>,
     pub queue: Queue,
@@ -109,6 +110,17 @@ pub enum Bodies {
     Auto,
     Full,
     Headers,
+}
+
+/// What happens while a request waits in a body mode in which the proxy measures the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MessageTimeout {
+    /// The proxy is asked for more time. From then on the request cannot move to another picker.
+    #[default]
+    Extend,
+    /// Nothing: the proxy's timeout is long enough.
+    Keep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -61,6 +61,11 @@ pub trait FairnessPolicy: fmt::Debug + Send + Sync {
     fn max_in_flight_per_flow(&self) -> Option<u64> {
         None
     }
+
+    /// [`Fairness::settle`] makes use of what requests really cost.
+    fn heeds_real_cost(&self) -> bool {
+        false
+    }
 }
 
 /// The turns of one band's flows.

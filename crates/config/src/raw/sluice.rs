@@ -2,8 +2,8 @@ use serde::Deserialize;
 
 use crate::document::Located;
 use crate::settings::{
-    Bodies, Drain, DryRun, Eviction, HeaderOnly, Limits, Metrics, Queue, Refusals, Reload, RewriteTarget, Trust,
-    UnknownObjective,
+    Bodies, Drain, DryRun, Eviction, HeaderOnly, Limits, MessageTimeout, Metrics, Queue, Refusals, Reload,
+    RewriteTarget, Trust, UnknownObjective,
 };
 
 /// The section `sluice`. The sections in it that need no check across fields are read as what they resolve to.
@@ -17,6 +17,7 @@ pub(crate) struct RawSluice {
     pub(crate) trust: Trust,
     pub(crate) header_only: HeaderOnly,
     pub(crate) bodies: Bodies,
+    pub(crate) message_timeout: MessageTimeout,
     pub(crate) dry_run: Vec<Located<DryRun>>,
     pub(crate) queue: Queue,
     pub(crate) eviction: Eviction,

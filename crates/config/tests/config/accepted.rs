@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sluice_config::settings::{
-    DryRun, Eviction, HeaderOnly, Limits, MidStream, ModelRewrite, Objective, RewriteTarget, Trust, TrustSource,
-    UnknownObjective, VictimOrder, WhenFull,
+    DryRun, Eviction, HeaderOnly, Limits, MessageTimeout, MidStream, ModelRewrite, Objective, RewriteTarget, Trust,
+    TrustSource, UnknownObjective, VictimOrder, WhenFull,
 };
 use sluice_config::{ByteSize, Options, Settings, Source, Timeout, load};
 use sluice_data::{Discovery, FileDiscovery};
@@ -101,6 +101,7 @@ sluice:
   unknownObjective: reject
   trust: {source: metadata, metadataNamespace: auth}
   headerOnly: admit
+  messageTimeout: keep
   dryRun: [ceilings, eviction]
   queue: {whenFull: displace, maxFlowsPerBand: 20}
   eviction: {midStream: event-then-end, victimOrder: most-slack, maxInFlightRevocations: 2, confirmationTimeout: 1m}
@@ -127,6 +128,7 @@ sluice:
     assert_eq!(settings.unknown_objective, UnknownObjective::Reject);
     assert_eq!(settings.trust, Trust { source: TrustSource::Metadata, metadata_namespace: "auth".into() });
     assert_eq!(settings.header_only, HeaderOnly::Admit);
+    assert_eq!(settings.message_timeout, MessageTimeout::Keep);
     assert_eq!(settings.dry_run, [DryRun::Ceilings, DryRun::Eviction]);
     assert_eq!((settings.queue.when_full, settings.queue.max_flows_per_band.get()), (WhenFull::Displace, 20));
     assert_eq!(

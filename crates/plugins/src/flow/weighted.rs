@@ -97,6 +97,10 @@ impl FairnessPolicy for Weighted {
     fn max_in_flight_per_flow(&self) -> Option<u64> {
         self.max_in_flight_per_flow
     }
+
+    fn heeds_real_cost(&self) -> bool {
+        true
+    }
 }
 
 /// The weight of each tenant: by its exact name, else by the longest prefix that fits, else the default.
