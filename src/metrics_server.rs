@@ -36,7 +36,7 @@ mod tests {
 
     use sluice_core::{FlowKey, Priority, SystemClock, Tasks, Time};
     use sluice_data::{EndpointTable, parse_endpoint_file};
-    use sluice_flow::{Ask, BandConfig, Config, Stage};
+    use sluice_flow::{Ask, BandConfig, Config, GlobalLimits, Stage};
     use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
     use sluice_router::admission::{Admission, Target};
     use sluice_router::{FlowCollector, TenantLabels};
@@ -56,8 +56,9 @@ mod tests {
     async fn flow_control_page() -> String {
         let (tasks, _reports) = RuntimeTasks::new(Handle::current());
         let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
-        let config =
+        let mut config =
             Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
+        config.global = GlobalLimits { requests: Some(10), bytes: Some(1_000) };
         let clock = Arc::new(SystemClock::start());
         let admission = Admission::start(config, clock.clone(), &Tasks::new(tasks));
         let table = Arc::new(EndpointTable::default());

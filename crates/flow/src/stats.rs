@@ -5,6 +5,7 @@ use std::time::Duration;
 use sluice_core::Priority;
 
 use crate::band::Waiting;
+use crate::config::GlobalLimits;
 use crate::effect::Outcome;
 use crate::invariant::Violations;
 use crate::load::{EndpointKey, Load, Partition};
@@ -15,6 +16,7 @@ use crate::pool::EndpointStats;
 pub struct Stats {
     /// Over all bands.
     pub waiting: Waiting,
+    pub global: GlobalLimits,
     /// From the highest priority down.
     pub bands: Vec<BandStats>,
     pub leases: LeaseStats,

@@ -9,7 +9,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
 use sluice_core::{EndpointId, Priority};
-use sluice_flow::{BandStats, EndpointKey, FlowStats, Load, Outcome, Partition, Stats, Waiting};
+use sluice_flow::{BandStats, EndpointKey, FlowStats, InvariantId, Load, Outcome, Partition, Stats, Waiting};
 
 use crate::TenantLabels;
 
@@ -68,6 +68,7 @@ impl Collector for FlowCollector {
         let mut page = Page { tenants, pool, legacy_names: *legacy_names, families: Vec::new() };
         page.flows(&stats.bands);
         page.bands(&stats);
+        page.global(&stats);
         page.outcomes(&stats);
         page.endpoints(&stats, &names, producer);
         page.families
@@ -156,6 +157,19 @@ impl Page<'_> {
         self.gauge_and_twin("pool_saturation", "load per capacity, 1 for an empty pool", &["stage"], &saturation);
     }
 
+    /// Only where there are such limits.
+    fn global(&mut self, stats: &Stats) {
+        let Stats { waiting, global, .. } = stats;
+        for (unit, used, limit) in
+            [("requests", waiting.requests, global.requests), ("bytes", waiting.bytes, global.bytes)]
+        {
+            let Some(limit) = limit.filter(|&limit| limit > 0) else { continue };
+            let name = format!("llm_d_epp_flow_control_global_capacity_utilization_{unit}");
+            let help = format!("waiting {unit} of all bands per the limit over all of them");
+            self.gauge(&name, &help, &[], &[(Vec::new(), float(used) / float(limit))]);
+        }
+    }
+
     fn outcomes(&mut self, stats: &Stats) {
         let totals = || stats.totals.iter();
         let outcomes: Vec<Row> = totals()
@@ -181,6 +195,13 @@ impl Page<'_> {
         let invalid = [(Vec::new(), float(stats.invalid_ttls))];
         let help = "x-llm-d-inference-ttl values that could not be used";
         self.counter("llm_d_epp_flow_control_invalid_ttl_total", help, &[], &invalid);
+        let flattened = [(Vec::new(), float(stats.flattened_ceilings))];
+        let help = "ceilings that rose toward lower priority and were lowered";
+        self.counter("llm_d_epp_flow_control_flattened_ceilings_total", help, &[], &flattened);
+        let broken = |invariant: InvariantId| (vec![invariant.to_string()], float(stats.violations.of(invariant)));
+        let help = "invariants of the engine that were found broken: a bug";
+        let broken = InvariantId::ALL.map(broken);
+        self.counter("llm_d_epp_flow_control_invariant_violations_total", help, &["invariant"], &broken);
     }
 
     fn endpoints(&mut self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>, producer: &str) {

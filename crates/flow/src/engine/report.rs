@@ -17,7 +17,7 @@ impl Engine {
     pub fn stats(&self, now: Time) -> Stats {
         let Self {
             now: _,
-            config: _,
+            config,
             items: _,
             places: _,
             expiry: _,
@@ -51,6 +51,7 @@ impl Engine {
         let saturation = pool.effective().iter().map(|part| (part, pool.readings()[part as usize].saturation()));
         Stats {
             waiting: *waiting,
+            global: config.global,
             bands: self.band_stats(now),
             leases: *leases,
             saturation: saturation.collect(),

@@ -9,7 +9,7 @@ use super::*;
 
 /// What was logged, all fields in one text.
 #[derive(Clone, Debug, Default)]
-struct Lines(Arc<std::sync::Mutex<Vec<(Level, String)>>>);
+struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl tracing::Subscriber for Lines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -33,7 +33,8 @@ impl tracing::Subscriber for Lines {
         }
         let mut text = Text(String::new());
         event.record(&mut text);
-        self.0.lock().unwrap().push((*event.metadata().level(), text.0));
+        let mut lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lines.push((*event.metadata().level(), text.0));
     }
 
     fn enter(&self, _: &tracing::Id) {}
