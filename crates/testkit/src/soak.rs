@@ -17,6 +17,9 @@ use sluice_core::{Clock, SystemClock, Time};
 use self::load::Load;
 use self::rig::Rig;
 
+/// Nothing in a round waits for long: no request has more than a minute to get in.
+const LONGEST_ROUND: Duration = Duration::from_secs(150);
+
 /// Rounds of load, changes of the pool and quiet moments.
 ///
 /// ```text
@@ -53,8 +56,9 @@ impl Soak<'_> {
         let mut report = SoakReport::default();
         let clock = SystemClock::start();
         while clock.now().saturating_since(Time::ZERO) < self.duration {
-            let round = self.round(&mut rig, &mut random, &mut report).await;
-            round.with_context(|| format!("seed {}, after {report}", self.seed))?;
+            let round = self.round(&mut rig, &mut random, &mut report);
+            let round = tokio::time::timeout(LONGEST_ROUND, round).await.context("a round does not end");
+            round.flatten().with_context(|| format!("seed {}, after {report}", self.seed))?;
         }
         rig.let_all_go();
         rig.compare().await.context("at the end")?;

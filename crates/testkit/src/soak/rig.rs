@@ -6,6 +6,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use reqwest::Client;
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use super::load::chat;
 use crate::{
@@ -40,10 +41,10 @@ struct Server {
     in_pool: bool,
 }
 
-/// A stream that is being received.
+/// A stream that is being received. Its reader lives as long as this.
 #[derive(Debug)]
 struct Held {
-    _events: SseEvents,
+    _reader: JoinSet<()>,
     server: usize,
     process: u32,
 }
@@ -83,7 +84,10 @@ impl Rig {
             self.servers.get(server).context("a strange place")?;
             let mut events = SseEvents::of(response);
             events.next().await?.context("a stream without events")?;
-            self.held.push(Held { _events: events, server, process });
+            // What nobody reads would fill the window of the connection, and stop every other stream on it.
+            let mut reader = JoinSet::new();
+            reader.spawn(async move { while let Ok(Some(_)) = events.next().await {} });
+            self.held.push(Held { _reader: reader, server, process });
         }
         Ok(())
     }
