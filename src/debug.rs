@@ -20,6 +20,11 @@ pub(crate) fn flow_page(stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>
             "started": stats.leases.started,
             "revoked": stats.leases.revoked,
         },
+        "revocations": {
+            "outstanding": stats.revocations.outstanding,
+            "confirmed": stats.revocations.confirmed,
+            "timedOut": stats.revocations.timed_out,
+        },
         "saturation": {"effective": stats.effective_saturation, "byStage": saturation},
         "closed": stats.closed,
         "bands": stats.bands.iter().map(|band| band_entry(band, stats)).collect::<Vec<_>>(),

@@ -47,8 +47,9 @@ mod tests {
 
     /// Words of `text` that look like the name of a series.
     fn names(text: &str) -> BTreeSet<String> {
+        let is_own = |word: &str| word.starts_with("sluice_") && word.ends_with("_total");
         let words = text.split(|letter: char| !(letter.is_ascii_lowercase() || letter == '_'));
-        let is_name = |word: &&str| word.starts_with("llm_d_epp_") || word.starts_with("inference_");
+        let is_name = |word: &&str| word.starts_with("llm_d_epp_") || word.starts_with("inference_") || is_own(word);
         words.filter(is_name).filter(|word| *word != "inference_pool").map(str::to_owned).collect()
     }
 
@@ -88,6 +89,7 @@ mod tests {
         let help_and_type = flow_control.lines().filter(|line| line.starts_with("# TYPE"));
         let mut emitted: BTreeSet<String> = help_and_type.flat_map(names).collect();
         emitted.extend(names(include_str!("../crates/extproc/src/metrics.rs")));
+        emitted.extend(names(include_str!("../crates/extproc/src/eviction_metrics.rs")));
         emitted.extend(names(include_str!("../crates/router/src/flow_durations.rs")));
         emitted.extend(names(include_str!("certificate.rs")));
         assert_eq!(documented, emitted);

@@ -12,8 +12,8 @@ use sluice_config::settings::{
 use sluice_config::{Assembled, FlowControl, Options, Settings, Severity, Source};
 use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::EndpointTable;
-use sluice_extproc::{Bodies, Metrics, RefusalStyle, Service, ServiceSettings};
-use sluice_flow::Signal;
+use sluice_extproc::{Bodies, Metrics, MidStream, RefusalStyle, Service, ServiceSettings};
+use sluice_flow::{Config, Signal};
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
 use sluice_router::{
@@ -135,6 +135,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let table = Arc::new(EndpointTable::default());
     discovery.start(&table, &tasks).map_err(|error| Failure::setup(error.to_string()))?;
 
+    let evicts = flow_control.as_ref().is_some_and(|flow_control| evicts(&flow_control.config));
     let admission = flow_control.map(|flow_control| start_admission(flow_control, clock.clone(), &table, &tasks));
     let view = admission.clone().map(|admission| PoolView::new(admission, &table));
     if let Some(view) = &view {
@@ -172,6 +173,11 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         settings::Bodies::Full => Bodies::Full,
         settings::Bodies::Headers => Bodies::Headers,
     };
+    let mid_stream = match settings.eviction.mid_stream {
+        settings::MidStream::EventThenReset => MidStream::EventThenReset,
+        settings::MidStream::Reset => MidStream::Reset,
+        settings::MidStream::EventThenEnd => MidStream::EventThenEnd,
+    };
     let service_settings = ServiceSettings {
         max_request_body,
         body_progress_timeout: settings.limits.body_progress_timeout.0,
@@ -184,6 +190,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         needs_response_body,
         extend_message_timeout: settings.message_timeout == MessageTimeout::Extend,
         hand_over: settings.drain.queued == DrainQueued::HandOver,
+        eviction: evicts.then_some(mid_stream),
         vouched_namespace,
         id_seed: seed()?,
     };
@@ -197,6 +204,11 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
 fn heeds_real_cost(FlowControl { config, desired: _ }: &FlowControl) -> bool {
     let bands = config.bands.values().chain([&config.template]).chain(&config.negative_template);
     bands.into_iter().any(|band| band.fairness.heeds_real_cost())
+}
+
+/// Whether requests in flight may have to make room in earnest.
+const fn evicts(config: &Config) -> bool {
+    config.eviction.is_some() && !config.dry_run.eviction
 }
 
 /// Raises the limit of file descriptors, and says so if that is not enough for what may wait.

@@ -24,6 +24,7 @@ mod bodies;
 mod drain;
 mod endings;
 mod envoy;
+mod eviction;
 mod flow;
 mod headers;
 mod many;

@@ -47,6 +47,8 @@ pub(crate) enum Notice {
     NoBody,
     /// Streams end with the headers of the response, so that nobody knows when requests end.
     Unaccountable,
+    /// Streams live on although the picker has ended their requests.
+    Unending,
 }
 
 /// How a request ended.
@@ -56,6 +58,47 @@ pub(crate) struct Ending {
     pub(crate) usage: TokenUsage,
     /// What the outcome does not say: what could not be told apart, or what the proxy said of it.
     pub(crate) remark: Cow<'static, str>,
+    /// How a request was cut off; none if it was not.
+    pub(crate) evicted: Option<Delivery>,
+    /// Events of its response that went to the client, if it could have been cut off.
+    pub(crate) events: u64,
+}
+
+impl Ending {
+    /// There is no more to be said of it.
+    pub(crate) const fn of(outcome: Outcome, usage: TokenUsage) -> Self {
+        Self { outcome, usage, remark: Cow::Borrowed(""), evicted: None, events: 0 }
+    }
+}
+
+/// How the client of a request that was cut off for more urgent work learned of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Delivery {
+    /// By a refusal, before the request was sent to its endpoint.
+    Refused,
+    /// By a status in place of the response.
+    Status,
+    /// By an event in the stream.
+    Event,
+    /// By the end of the stream alone.
+    Reset,
+    /// Not at all: the stream ended first.
+    Left,
+    /// Not at all: the response was complete first.
+    Completed,
+}
+
+impl Delivery {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Status => "status",
+            Self::Event => "event",
+            Self::Reset => "reset",
+            Self::Left => "left",
+            Self::Completed => "completed",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

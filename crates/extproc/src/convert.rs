@@ -58,7 +58,14 @@ pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> In
         Some(Request::ResponseTrailers(_)) => Message::ResponseTrailers,
         None => Message::Unknown,
     };
-    Inbound { modes: protocol_config.as_ref().map(modes), subset: hint, vouched: said, refusal: None, message }
+    Inbound {
+        modes: protocol_config.as_ref().map(modes),
+        subset: hint,
+        vouched: said,
+        refusal: None,
+        revocable: false,
+        message,
+    }
 }
 
 /// How a response came about, and whether an endpoint was asked for it. The proxy tells under the name that its filter
@@ -150,6 +157,7 @@ pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
             })
         }
         Reply::ResponseBody(piece) => Response::ResponseBody(streamed(piece)),
+        Reply::ResponseBodyReplaced(bytes) => Response::ResponseBody(replaced(bytes.into())),
         Reply::ResponseBodyAsIs => Response::ResponseBody(BodyResponse::default()),
         Reply::ResponseTrailers => Response::ResponseTrailers(TrailersResponse::default()),
         Reply::Immediate(reply) => Response::ImmediateResponse(immediate(reply)),
@@ -225,6 +233,12 @@ fn streamed(piece: Piece) -> BodyResponse {
     let Piece { bytes, end_of_stream } = piece;
     let streamed = StreamedBodyResponse { body: bytes.into(), end_of_stream, ..StreamedBodyResponse::default() };
     let mutation = BodyMutation { mutation: Some(body_mutation::Mutation::StreamedResponse(streamed)) };
+    BodyResponse { response: Some(CommonResponse { body_mutation: Some(mutation), ..CommonResponse::default() }) }
+}
+
+/// In place of the bytes that the proxy keeps.
+fn replaced(body: Vec<u8>) -> BodyResponse {
+    let mutation = BodyMutation { mutation: Some(body_mutation::Mutation::Body(body)) };
     BodyResponse { response: Some(CommonResponse { body_mutation: Some(mutation), ..CommonResponse::default() }) }
 }
 

@@ -100,6 +100,7 @@ fn the_table_of_other_refusals_is_what_clients_are_told() {
         row("body that stopped arriving", &Refusal::body_stalled(Duration::from_secs(60))),
         row("message over the limit of gRPC", &Refusal::message_too_large()),
         row("drain, body not complete", &Refusal::shutting_down(1)),
+        row("evicted, before its response began", &Refusal::evicted(Duration::from_secs(1))),
         row("the proxy gave up", &Refusal::given_up_by_proxy(504, Some("stream_idle_timeout")).unwrap()),
         row("body mode that cannot work", &Refusal::body_mode("request", BodyMode::BufferedPartial)),
         row("only trailers", &Refusal::trailers_only()),
@@ -142,8 +143,18 @@ fn the_table_of_shapes_is_what_clients_get() {
 }
 
 #[test]
+fn the_events_that_end_streams_are_those_that_clients_get() {
+    let refusal = Refusal::evicted(Duration::from_secs(1));
+    for shape in [ErrorShape::OpenAi, ErrorShape::Anthropic] {
+        let event = shape.last_event(&refusal, Some(Duration::from_millis(1_500)));
+        assert!(section("### Evictions").contains(&format!("```\n{}\n```", event.trim_end())), "{event}");
+    }
+}
+
+#[test]
 fn no_line_is_wider_than_the_page() {
-    for line in PAGE.lines() {
+    // An event is one line, however long.
+    for line in PAGE.lines().filter(|line| !line.starts_with("data: ")) {
         assert!(line.chars().count() <= 120, "{line}");
     }
 }

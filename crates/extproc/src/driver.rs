@@ -3,25 +3,26 @@
 //! There is no task and no channel per stream: the reply stream itself reads what the proxy sends, so a request
 //! whose stream is dropped, by a reset or at shutdown, is cleaned up by the drop.
 
+mod ending;
+
 use std::collections::VecDeque;
-use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::FutureExt as _;
-use sluice_core::{Priority, TerminationCause, Time, TokenUsage};
+use sluice_core::{Priority, Time, TokenEstimate};
+use sluice_flow::RevokeCause;
 use sluice_router::{Identity, InFlight, Intent, Rejection, Resolved, Routed};
 use tokio::sync::watch;
 use tonic::{Status, Streaming};
 
-use crate::action::{Action, Close, Ending, Notice, Outcome, Responder};
+use crate::action::{Action, Close, Ending, Notice, Outcome};
 use crate::body_memory::Share;
 use crate::convert;
 use crate::message::{Inbound, InboundEnd, Message};
@@ -51,6 +52,12 @@ pub(crate) struct Driver {
     routing_since: Time,
     identity: Option<Identity>,
     priority: Priority,
+    /// The request may be cut off, and was not told yet that it has to be.
+    revocable: bool,
+    /// When it was told so.
+    revoked: Option<Time>,
+    /// What its prompt is taken for.
+    prompt_estimate: u64,
     /// The bytes of the body that is held.
     body: Option<Share>,
     labels: Labels,
@@ -73,6 +80,7 @@ enum Event {
     /// The process is about to end.
     Ending,
     Routed(Result<Routed, Rejection>),
+    Revoked(RevokeCause),
     Time,
 }
 
@@ -94,6 +102,9 @@ impl Driver {
             routing_since: Time::ZERO,
             identity: None,
             priority: Priority::default(),
+            revocable: false,
+            revoked: None,
+            prompt_estimate: 0,
             body: None,
             labels: Labels::default(),
             in_flight: None,
@@ -115,7 +126,7 @@ impl Driver {
     fn fail(&mut self) -> Result<ProcessingResponse, Status> {
         self.outbox.clear();
         self.close = Some(Close::Finished);
-        self.end(Outcome::Refused(Code::Internal), self.session.usage());
+        self.end(&Ending::of(Outcome::Refused(Code::Internal), self.session.usage()));
         match self.session.answer_failure() {
             Some(reply) => Ok(convert::outbound(reply)),
             None => Err(Status::internal("the picker failed on this request")),
@@ -138,13 +149,14 @@ impl Driver {
             match self.next_event().await {
                 Event::Inbound(Ok(Some(request))) => self.on_message(request),
                 Event::Inbound(Ok(None)) => self.on_inbound_end(InboundEnd::HalfClosed),
-                Event::Inbound(Err(status)) => self.on_inbound_end(end_of(&status)),
+                Event::Inbound(Err(status)) => self.on_inbound_end(ending::end_of(&status)),
                 Event::GivenUp => self.refuse_body(),
                 Event::Ending => {
                     self.ending = None;
                     self.session.on_refused(&Refusal::shutting_down(self.shared.soon()), &mut self.actions);
                 }
                 Event::Routed(routed) => self.on_routed(routed),
+                Event::Revoked(cause) => self.on_revoked(cause),
                 Event::Time => {
                     let now = self.shared.clock.now();
                     self.session.on_time(now, &mut self.shared.random(), &mut self.actions);
@@ -154,12 +166,12 @@ impl Driver {
         }
     }
 
-    /// Messages come first: one of them may tell that the request is dead, and a dead request must not be placed. Time
-    /// comes last: whatever else happens makes it pointless.
+    /// Messages come first: one of them may tell that the request is dead, and a dead request must not be placed, or that
+    /// it is complete, and then nothing is to be cut off. Time comes last: whatever else happens makes it pointless.
     async fn next_event(&mut self) -> Event {
         let wakeup = self.session.next_wakeup();
         let is_reading = self.session.is_reading();
-        let Self { inbound, body, ending, routing, timer, shared, .. } = self;
+        let Self { inbound, body, ending, routing, in_flight, revocable, timer, shared, .. } = self;
         tokio::select! {
             biased;
             message = inbound.message() => Event::Inbound(message),
@@ -168,6 +180,8 @@ impl Driver {
             _ = async { ending.as_mut().expect("guarded").wait_for(|ending| *ending).await.map(drop) },
                 if ending.is_some() && is_reading => Event::Ending,
             routed = async { routing.as_mut().expect("guarded").await }, if routing.is_some() => Event::Routed(routed),
+            cause = async { in_flight.as_mut().expect("guarded").revoked().await },
+                if *revocable && in_flight.is_some() => Event::Revoked(cause),
             () = timer.sleep_until(wakeup, &*shared.clock), if timer.is_needed(wakeup) => Event::Time,
         }
     }
@@ -185,30 +199,11 @@ impl Driver {
         self.session.on_inbound_end(self.shared.clock.now(), end, &mut self.actions);
     }
 
-    /// Reads what had arrived when the stream was dropped, and how the proxy ended it: a proxy that resets a stream has
-    /// often ended its side just before.
-    fn hear_out(&mut self) {
-        let mut context = Context::from_waker(Waker::noop());
-        loop {
-            let next = pin!(self.inbound.message()).poll(&mut context);
-            let end = match next {
-                Poll::Ready(Ok(Some(request))) => {
-                    self.on_message(request);
-                    self.act();
-                    continue;
-                }
-                Poll::Ready(Ok(None)) | Poll::Pending => InboundEnd::HalfClosed,
-                Poll::Ready(Err(status)) => end_of(&status),
-            };
-            self.on_inbound_end(end);
-            self.act();
-            return;
-        }
-    }
-
     /// With the request headers it is known who the request is from, and sometimes that it need not go on.
     fn identify(&mut self, inbound: &mut Inbound) {
-        let Inbound { message: Message::RequestHeaders { headers, end_of_stream }, vouched, refusal, .. } = inbound
+        let Inbound {
+            message: Message::RequestHeaders { headers, end_of_stream }, vouched, refusal, revocable, ..
+        } = inbound
         else {
             return;
         };
@@ -226,6 +221,8 @@ impl Driver {
                     *refusal = Some(rejection.into());
                 }
                 self.priority = identity.priority;
+                self.revocable = identity.priority.is_sheddable() && self.shared.session_settings.eviction.is_some();
+                *revocable = self.revocable;
                 self.identity = Some(identity);
             }
             Err(rejection) => {
@@ -245,11 +242,13 @@ impl Driver {
             Err(_) => sluice_flow::Outcome::EvictedOther,
         };
         let result = match routed {
-            Ok(Routed { destination, in_flight }) => {
-                self.in_flight = in_flight;
-                self.running = Some(self.shared.metrics.placed(&mut self.labels));
-                Ok(destination)
-            }
+            Ok(Routed { destination, in_flight }) => match self.keep(in_flight) {
+                Ok(()) => {
+                    self.running = Some(self.shared.metrics.placed(&mut self.labels));
+                    Ok(destination)
+                }
+                Err(refusal) => Err(refusal),
+            },
             Err(rejection) => Err(rejection.into()),
         };
         self.queued(outcome);
@@ -282,9 +281,9 @@ impl Driver {
                 Action::Notice(notice) => {
                     self.shared.notices.say(notice);
                 }
-                Action::End(Ending { outcome, usage, remark }) => {
-                    tracing::debug!(?outcome, ?usage, %remark, "request ended");
-                    self.end(outcome, usage);
+                Action::End(ending) => {
+                    tracing::debug!(?ending, "request ended");
+                    self.end(&ending);
                 }
                 Action::Close(close) => self.close = Some(close),
             }
@@ -318,6 +317,7 @@ impl Driver {
     fn start_routing(&mut self, intent: Intent) {
         let Some(identity) = self.identity.take() else { return };
         self.labels.name_model(&intent.request);
+        self.prompt_estimate = TokenEstimate::default().tokens(intent.request.body_bytes, None);
         self.routing_since = self.shared.clock.now();
         let router = Arc::clone(&self.shared.router);
         self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
@@ -336,58 +336,5 @@ impl Driver {
             let waited = self.shared.clock.now().saturating_since(self.routing_since);
             self.shared.metrics.queued(&mut self.labels, outcome, waited);
         }
-    }
-
-    /// Releases what the request holds, and counts it if it failed.
-    fn end(&mut self, outcome: Outcome, usage: TokenUsage) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        self.stop_routing();
-        self.body = None;
-        self.running = None;
-        if let Some(in_flight) = self.in_flight.take() {
-            let cause = match outcome {
-                Outcome::Terminated { cause, .. } => cause,
-                Outcome::Refused(_) | Outcome::HandedOver => TerminationCause::Error,
-            };
-            in_flight.finish(cause, usage);
-        }
-        let error_code = match outcome {
-            Outcome::Refused(code) => Some(code.as_str()),
-            Outcome::Terminated { responder: Responder::Proxy, .. } => Some("ProxyError"),
-            Outcome::Terminated { status: Some(400..), .. } => Some("ModelServerError"),
-            Outcome::Terminated { cause: TerminationCause::Error, .. } => Some("Unknown"),
-            Outcome::Terminated { .. } | Outcome::HandedOver => None,
-        };
-        if let Some(error_code) = error_code {
-            self.shared.metrics.failed(&self.labels, error_code);
-        }
-    }
-}
-
-/// How the proxy's side ended, told by an error: it cancels when the client leaves.
-fn end_of(status: &Status) -> InboundEnd {
-    tracing::debug!(%status, "the proxy's stream broke");
-    match status.code() {
-        tonic::Code::Cancelled => InboundEnd::HalfClosed,
-        // Found here, not told by the proxy.
-        tonic::Code::OutOfRange => InboundEnd::TooLarge,
-        tonic::Code::Internal if status.source().is_none() => InboundEnd::Unreadable,
-        tonic::Code::Internal => InboundEnd::Reset,
-        _ => InboundEnd::Broken,
-    }
-}
-
-/// The stream may be dropped at any time: the client left, the model server broke off, or the process shuts down.
-impl Drop for Driver {
-    fn drop(&mut self) {
-        if !self.ended && !std::thread::panicking() {
-            self.hear_out();
-        }
-        let cause = TerminationCause::ClientDisconnect;
-        let outcome = Outcome::Terminated { cause, status: None, responder: Responder::ModelServer };
-        self.end(outcome, self.session.usage());
-        self.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }

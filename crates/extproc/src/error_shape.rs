@@ -1,9 +1,11 @@
 //! The shape that an error has in the API that was called.
 
-use serde_json::json;
-use sluice_core::Headers;
+use std::time::Duration;
 
-use crate::reject::Code;
+use serde_json::json;
+use sluice_core::{DropReason, Headers};
+
+use crate::reject::{Code, Refusal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorShape {
@@ -45,6 +47,22 @@ impl ErrorShape {
             }
             Self::Grpc => ("text/plain", message.to_owned()),
             Self::Text => ("text/plain", format!("inference error: {} - {message}", code.as_str())),
+        }
+    }
+
+    /// An event that ends a stream in which a response had begun. Fields beside `message` and `type` are the same in all
+    /// shapes.
+    pub(crate) fn last_event(self, refusal: &Refusal, retry_after: Option<Duration>) -> String {
+        let Refusal { code, message, reason, retry_after: _ } = refusal;
+        let kind = if self == Self::Anthropic { anthropic_type(*code) } else { openai_type(*code) };
+        let reason = reason.map(DropReason::as_str);
+        let mut error = json!({"message": message, "type": kind, "code": code.http_status(), "reason": reason});
+        if let Some(retry_after) = retry_after {
+            error["retry_after_ms"] = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX).into();
+        }
+        match self {
+            Self::Anthropic => format!("event: error\ndata: {}\n\n", json!({"type": "error", "error": error})),
+            Self::OpenAi | Self::Grpc | Self::Text => format!("data: {}\n\n", json!({ "error": error })),
         }
     }
 }

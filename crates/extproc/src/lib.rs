@@ -19,6 +19,8 @@ mod convert;
 mod documentation_tests;
 mod driver;
 mod error_shape;
+mod event_ends;
+mod eviction_metrics;
 mod ids;
 mod message;
 mod metrics;
@@ -34,4 +36,4 @@ mod trailer_watch;
 
 pub use metrics::Metrics;
 pub use reject::RefusalStyle;
-pub use service::{Bodies, Service, ServiceSettings};
+pub use service::{Bodies, MidStream, Service, ServiceSettings};

@@ -18,6 +18,8 @@ pub(crate) struct Inbound {
     pub(crate) vouched: Option<Vouched>,
     /// What the request headers alone rule out.
     pub(crate) refusal: Option<Refusal>,
+    /// The request, whose headers these are, may be cut off for more urgent work.
+    pub(crate) revocable: bool,
     pub(crate) message: Message,
 }
 

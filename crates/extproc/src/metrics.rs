@@ -9,6 +9,8 @@ use sluice_core::{Priority, Request};
 use sluice_flow::Outcome;
 use sluice_router::{DEFAULT_TENANT, Identity, OTHER, PerTenant, TenantLabel, TenantLabels, Twin};
 
+use crate::eviction_metrics::{Evicted, EvictionMetrics};
+
 /// At most this many different model names become label values; later ones are counted as `other`. They come from
 /// clients, who could otherwise fill the memory with them.
 const MAX_MODELS: usize = 1_000;
@@ -30,6 +32,7 @@ const QUEUE_BUCKETS: [f64; 16] =
 #[derive(Debug)]
 pub struct Metrics {
     families: Arc<Families>,
+    evictions: EvictionMetrics,
     models: ModelNames,
     tenants: TenantLabels,
 }
@@ -97,9 +100,10 @@ impl Metrics {
         legacy_names: bool,
     ) -> Result<Self, prometheus::Error> {
         let families = Arc::new(Families::register(registry, pool, legacy_names)?);
+        let evictions = EvictionMetrics::register(registry, pool)?;
         let listener = Arc::clone(&families);
         tenants.on_forget(move |tenant| listener.forget(tenant));
-        Ok(Self { families, models: ModelNames::at_most(MAX_MODELS), tenants })
+        Ok(Self { families, evictions, models: ModelNames::at_most(MAX_MODELS), tenants })
     }
 
     /// Nothing is counted yet, and no label value taken.
@@ -128,6 +132,10 @@ impl Metrics {
             let series = self.families.queued(tenant, &model, labels.priority, outcome);
             series.observe(waited.as_secs_f64());
         });
+    }
+
+    pub(crate) fn evicted(&self, evicted: Evicted) {
+        self.evictions.count(evicted);
     }
 
     pub(crate) fn objective_not_found(&self) {

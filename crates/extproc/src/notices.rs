@@ -9,6 +9,7 @@ pub(crate) struct Notices {
     unknown_mode: AtomicBool,
     no_body: AtomicBool,
     unaccountable: AtomicBool,
+    unending: AtomicBool,
 }
 
 impl Notices {
@@ -19,6 +20,7 @@ impl Notices {
             Notice::UnknownMode => &self.unknown_mode,
             Notice::NoBody => &self.no_body,
             Notice::Unaccountable => &self.unaccountable,
+            Notice::Unending => &self.unending,
         };
         // The load keeps the line in the cache of every thread.
         if said.load(Ordering::Relaxed) || said.swap(true, Ordering::Relaxed) {
@@ -42,6 +44,10 @@ impl Notices {
                 "the proxy ends its streams with the headers of the response, so that requests count no longer than until \
                  then: set response_trailer_mode to SEND"
             ),
+            Notice::Unending => tracing::error!(
+                "the proxy does not end streams whose requests the picker has ended: the room that evictions make is counted \
+                 late"
+            ),
         }
         true
     }
@@ -58,7 +64,7 @@ mod tests {
         let refused = |mode| Notice::RefusedMode { direction: "request", mode };
         assert!(notices.say(refused(BodyMode::BufferedPartial)));
         assert!(!notices.say(refused(BodyMode::Other)));
-        for notice in [Notice::UnknownMode, Notice::NoBody, Notice::Unaccountable] {
+        for notice in [Notice::UnknownMode, Notice::NoBody, Notice::Unaccountable, Notice::Unending] {
             assert!(notices.say(notice));
             assert!(!notices.say(notice));
         }

@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use sluice_core::{Headers, Time};
 use sluice_payload::UsageScanner;
 
+use crate::event_ends::EventEnds;
 use crate::reply::RequestMutation;
 
 #[derive(Debug)]
@@ -88,6 +89,12 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 pub(crate) enum ResponsePhase {
     Waiting,
-    Passing { scanner: UsageScanner, answer: Answer, is_event_stream: bool },
+    Passing {
+        scanner: UsageScanner,
+        answer: Answer,
+        is_event_stream: bool,
+        /// Of an event stream that may be cut off; empty of any other response.
+        events: EventEnds,
+    },
     Complete,
 }

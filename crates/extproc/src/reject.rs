@@ -56,7 +56,7 @@ impl Code {
         }
     }
 
-    const fn http_status(self) -> u16 {
+    pub(crate) const fn http_status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
             Self::RequestTimeout => 408,
@@ -130,6 +130,14 @@ impl Refusal {
         }
     }
 
+    /// The request had its place, which goes to more urgent work. `retry_after` to the second, here.
+    pub(crate) fn evicted(retry_after: Duration) -> Self {
+        let seconds = retry_after.saturating_add(Duration::from_millis(500)).as_secs();
+        let reason = Some(DropReason::Evicted);
+        let what = "request evicted by flow control";
+        Self { reason, retry_after: Some(seconds), ..Self::new(Code::ResourceExhausted, what) }
+    }
+
     /// The proxy is set up in a way that cannot work.
     pub(crate) fn body_mode(direction: &str, mode: BodyMode) -> Self {
         let mode = mode.as_str();
@@ -183,6 +191,8 @@ impl Refusal {
         let Self { code, message, reason, retry_after } = self;
         let shape = match settings.refusal_style {
             RefusalStyle::Api => shape,
+            // As llm-d-router's EPP words it: without the kind in front.
+            RefusalStyle::Text if *reason == Some(DropReason::Evicted) => ErrorShape::Grpc,
             RefusalStyle::Text => ErrorShape::Text,
         };
         let detail = reason.map_or_else(|| code.as_str(), DropReason::as_str);

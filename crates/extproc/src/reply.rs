@@ -56,6 +56,8 @@ pub(crate) enum Reply {
     ResponseBody(Piece),
     /// Answers one message of a response body: the body goes on as it is.
     ResponseBodyAsIs,
+    /// The same, but these bytes go on in its place.
+    ResponseBodyReplaced(Bytes),
     ResponseTrailers,
     /// Asks for other body modes than the configured ones. Answers nothing.
     Modes(BodyModes),

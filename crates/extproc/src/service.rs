@@ -50,6 +50,8 @@ pub struct ServiceSettings {
     /// Requests that wait when the process is about to end are left to another picker, as far as nothing was said of
     /// them yet; see [`Service::hand_over`].
     pub hand_over: bool,
+    /// How requests in flight are cut off for more urgent work; none if none ever is.
+    pub eviction: Option<MidStream>,
     /// The namespace of the proxy's metadata that names objective and fairness id.
     pub vouched_namespace: String,
     /// Makes the ids of requests without one; different in every process.
@@ -59,13 +61,25 @@ pub struct ServiceSettings {
 /// Which bodies to ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bodies {
-    /// Those that a plugin needs.
+    /// Those that a plugin needs, and the event streams that may be cut off with a word.
     #[default]
     Auto,
     /// All.
     Full,
     /// None.
     Headers,
+}
+
+/// What the client of an event stream sees when the stream is cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MidStream {
+    /// An event that says why, then an abnormal end, so that nobody takes the response for complete.
+    #[default]
+    EventThenReset,
+    /// The abnormal end alone.
+    Reset,
+    /// The event, then an orderly end.
+    EventThenEnd,
 }
 
 /// The external processor.
@@ -101,12 +115,17 @@ impl Service {
             needs_response_body,
             extend_message_timeout,
             hand_over,
+            eviction,
             vouched_namespace,
             id_seed,
         } = settings;
         let wanted = match bodies {
-            Bodies::Auto => Wanted { request: needs_request_body, response: needs_response_body },
-            Bodies::Full => Wanted { request: true, response: true },
+            Bodies::Auto => Wanted {
+                request: needs_request_body,
+                response: needs_response_body,
+                revocable: eviction.is_some_and(|how| how != MidStream::Reset),
+            },
+            Bodies::Full => Wanted { request: true, response: true, revocable: true },
             Bodies::Headers => Wanted::default(),
         };
         let session_settings = SessionSettings {
@@ -117,6 +136,7 @@ impl Service {
             wanted,
             extend_message_timeout,
             hand_over,
+            eviction,
         };
         Self(Arc::new(Shared {
             router,

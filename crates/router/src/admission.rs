@@ -30,8 +30,8 @@ use std::fmt;
 use std::sync::Arc as StdArc;
 
 use prometheus::Histogram;
-use sluice_core::{Clock, Criticality, Endpoint, Tasks};
-use sluice_flow::{Ask, Config, Engine, Signal, Stats};
+use sluice_core::{Clock, Criticality, Endpoint, Priority, Tasks};
+use sluice_flow::{Ask, Config, Engine, Outcome, Signal, Stats};
 
 pub(crate) use self::keys::members;
 pub use self::lease::{InFlight, NotParked, NotStarted, Permit, Target};
@@ -66,6 +66,14 @@ impl Admission {
             let outcome = engine.refuse_by_headers(now, ask)?;
             Some(Rejection { outcome, retry_after: engine.retry_after(outcome, ask.flow.priority) })
         })
+    }
+
+    /// Seconds, in `1..=15`, after which a request of `priority` has a fair chance to get in: the base of a jittered
+    /// `Retry-After`.
+    pub fn retry_after(&self, priority: Priority) -> u8 {
+        // As for one that finds the queue full: it has to wait for those that are there.
+        let outcome = Outcome::RejectedCapacity;
+        self.shared.call(|engine, _| engine.retry_after(outcome, priority)).unwrap_or(1)
     }
 
     /// Puts `endpoints` in place of the present pool.

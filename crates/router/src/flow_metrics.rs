@@ -9,7 +9,9 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
 use sluice_core::{EndpointId, Priority};
-use sluice_flow::{BandStats, EndpointKey, FlowStats, InvariantId, Load, Outcome, Partition, Stats, Waiting};
+use sluice_flow::{
+    BandStats, EndpointKey, FlowStats, InvariantId, Load, Outcome, Partition, RevocationStats, Stats, Waiting,
+};
 
 use crate::TenantLabels;
 
@@ -185,13 +187,31 @@ impl Page<'_> {
         let by_priority = |value: fn(&sluice_flow::BandTotals) -> u64| -> Vec<Row> {
             totals().map(|(priority, totals)| (vec![priority.to_string()], float(value(totals)))).collect()
         };
-        let counters: [(&str, &str, Vec<Row>); 2] = [
+        let counters: [(&str, &str, Vec<Row>); 4] = [
             ("displaced_total", "requests dropped for more urgent ones", by_priority(|totals| totals.displaced)),
             ("would_gate_total", "grants that a ceiling would have held back", by_priority(|totals| totals.would_gate)),
+            (
+                "revocations_issued_total",
+                "requests in flight that were told to make room, by the priority that needs it",
+                by_priority(|totals| totals.revocations),
+            ),
+            (
+                "would_revoke_total",
+                "requests in flight that would have been told to make room, by the priority that needs it",
+                by_priority(|totals| totals.would_revoke),
+            ),
         ];
         for (name, help, rows) in counters {
             self.counter(&format!("llm_d_epp_flow_control_{name}"), help, &["priority"], &rows);
         }
+        let RevocationStats { confirmed, timed_out, outstanding } = stats.revocations;
+        let ends = [("confirmed", confirmed), ("timed_out", timed_out)];
+        let ends = ends.map(|(outcome, count)| (vec![outcome.to_owned()], float(count)));
+        let help = "requests that were told to make room: those that ended in time, and those that did not";
+        self.counter("llm_d_epp_flow_control_revocations_total", help, &["outcome"], &ends);
+        let pending = [(Vec::new(), float(outstanding))];
+        let help = "requests that were told to make room, and are counted upon to end";
+        self.gauge("llm_d_epp_flow_control_pending_reclaim", help, &[], &pending);
         let invalid = [(Vec::new(), float(stats.invalid_ttls))];
         let help = "x-llm-d-inference-ttl values that could not be used";
         self.counter("llm_d_epp_flow_control_invalid_ttl_total", help, &[], &invalid);

@@ -1,9 +1,10 @@
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_core::{Endpoint, TerminationCause, TokenUsage};
 use sluice_data as data;
-use sluice_flow::{Ended, TokensAtFirstChunk};
+use sluice_flow::{Ended, RevokeCause, TokensAtFirstChunk};
 
 use crate::admission;
 
@@ -33,6 +34,14 @@ impl InFlight {
         sent: Arc<AtomicU64>,
     ) -> Self {
         Self(Kind::Leased { lease, at_first_chunk, sent })
+    }
+
+    /// Ready when the request has to be cut off; it counts until it is finished or dropped. Safe to drop and ask again.
+    pub async fn revoked(&mut self) -> RevokeCause {
+        match &mut self.0 {
+            Kind::Counted { .. } => pending().await,
+            Kind::Leased { lease, .. } => lease.revoked().await,
+        }
     }
 
     /// `bytes` of the response go to the client.

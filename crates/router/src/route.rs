@@ -2,10 +2,11 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use rand::SeedableRng as _;
 use rand::seq::IteratorRandom as _;
-use sluice_core::{Endpoint, Headers, Request, Time, TokenEstimate};
+use rand::{RngExt as _, SeedableRng as _};
+use sluice_core::{Endpoint, Headers, Priority, Request, Time, TokenEstimate};
 use sluice_data::{EndpointTable, Snapshot, Subset};
 use sluice_flow::{Eligibility, Stage, TokensAtFirstChunk};
 use sluice_schedule::{Candidates, Decision, Rng, ScheduleError, Scheduler};
@@ -117,6 +118,16 @@ impl Router {
     /// Requests may have to wait.
     pub const fn has_queues(&self) -> bool {
         matches!(self.gatekeeper, Gatekeeper::FlowControl(_))
+    }
+
+    /// When a request of `priority` that lost its place should come back: a time between the estimate of admission and
+    /// twice that, so that those cut off together do not come back together.
+    pub fn retry_after(&self, priority: Priority) -> Duration {
+        let base = match &self.gatekeeper {
+            Gatekeeper::FlowControl(admission) => u64::from(admission.retry_after(priority)),
+            Gatekeeper::Open | Gatekeeper::Shedding(_) => 1,
+        };
+        Duration::from_millis(self.rng().random_range(1_000 * base..=2_000 * base))
     }
 
     /// A gateway that was given several endpoints says which one serves: the booking moves there. An address that no

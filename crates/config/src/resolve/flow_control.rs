@@ -48,7 +48,7 @@ impl Resolver<'_, '_> {
             no_endpoint_budget: no_endpoint_request_ttl.or(*default_request_ttl).map(|ttl| ttl.0),
             usage_limit: self.choose(usage_limit_policy_plugin_ref.as_ref(), &[STATIC_LIMIT]),
             detector: self.detector(saturation_detector.as_ref()),
-            evict: self.eviction(enable_eviction.as_ref()),
+            evict: enable_eviction.as_ref().is_some_and(|enable| enable.value),
         }
     }
 
@@ -195,14 +195,6 @@ impl Resolver<'_, '_> {
             self.diagnostics.error(place, remark.hint(hint));
         }
         None
-    }
-
-    /// Whether running requests are to make room. Streams cannot be taken back yet, so for now that is an error.
-    fn eviction(&mut self, enable: Option<&Located<bool>>) -> bool {
-        let Some(&Located { value: true, node }) = enable else { return false };
-        let remark = Remark::new("this version has no eviction yet");
-        self.error(node, remark.hint("write false to run without: sheddable requests then run to their end"));
-        true
     }
 }
 

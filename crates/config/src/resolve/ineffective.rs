@@ -9,12 +9,12 @@ const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["dataLayer", "peerDiscovery"], "peer discovery"),
     (&["dataLayer", "crossReplicaSyncInterval"], "synchronisation between replicas"),
     (&["sluice", "modelRewrites"], "model rewriting"),
-    (&["sluice", "eviction"], "eviction"),
     (&["sluice", "reload"], "reload of the configuration"),
 ];
 
 /// What only flow control acts on, except [`WITHOUT_GATE`].
-const FLOW_CONTROL: &[&[&str]] = &[&["flowControl"], &["sluice", "dryRun"], &["sluice", "queue"]];
+const FLOW_CONTROL: &[&[&str]] =
+    &[&["flowControl"], &["sluice", "dryRun"], &["sluice", "queue"], &["sluice", "eviction"]];
 const WITHOUT_GATE: &[&str] = &["flowControl", "saturationDetector"];
 
 /// Warns of every setting in `document` that has no effect, unless there is a mistake in it to mend first.

@@ -8,8 +8,9 @@ use crate::diagnostics::Remark;
 use crate::document::{Document, Located};
 use crate::quantity::ByteSize;
 use crate::raw::{RawFlowControl, RawModelRewrite, RawObjective, RawSluice};
-use crate::settings::{DryRun, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull};
+use crate::settings::{DryRun, Eviction, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull};
 use crate::suggest::nearest;
+use crate::timeout::Timeout;
 
 impl Resolver<'_, '_> {
     /// The section `sluice`, with the checks that need more than one field. `flow_control` is there if its
@@ -39,11 +40,14 @@ impl Resolver<'_, '_> {
             self.error(node, Remark::new("a limit of 0 would refuse every request").hint("write a size such as 64Mi"));
         }
         if let Some(flow_control) = flow_control {
-            self.check_dry_run(&dry_run);
             self.check_queue(&queue, flow_control);
+            self.check_eviction(&eviction, &dry_run, flow_control);
         }
         self.check_trust(&trust);
         let objectives = self.objectives(objectives);
+        if let Some(flow_control) = flow_control {
+            self.check_victims(&objectives, flow_control);
+        }
         let default_objective = self.default_objective(default_objective.as_ref(), &objectives);
         Settings {
             objectives,
@@ -65,9 +69,38 @@ impl Resolver<'_, '_> {
         }
     }
 
-    fn check_dry_run(&mut self, parts: &[Located<DryRun>]) {
-        for part in parts.iter().filter(|part| part.value == DryRun::Eviction) {
-            self.warn(part.node, "has no effect: this version has no eviction yet");
+    fn check_eviction(&mut self, eviction: &Eviction, dry_run: &[Located<DryRun>], flow_control: &RawFlowControl) {
+        if eviction.confirmation_timeout == Timeout::default()
+            && let Some(node) = self.document.descend(Document::ROOT, &["sluice", "eviction", "confirmationTimeout"])
+        {
+            let remark = Remark::new("a timeout of 0 would take one victim after the other before the first could end");
+            self.error(node, remark.hint("write a time such as 1s"));
+        }
+        let enabled = flow_control.enable_eviction.as_ref();
+        if enabled.is_some_and(|enabled| enabled.value) || self.diagnostics.has_errors_in("flowControl") {
+            return;
+        }
+        let message = "has no effect without flowControl.enableEviction: true";
+        for part in dry_run.iter().filter(|part| part.value == DryRun::Eviction) {
+            self.warn(part.node, message);
+        }
+        if let Some(node) = self.document.descend(Document::ROOT, &["sluice", "eviction"])
+            && self.document.entries(node).next().is_some()
+            && !self.diagnostics.has_errors_in("sluice.eviction")
+        {
+            self.diagnostics.warn(self.document.key_place(node), message);
+        }
+    }
+
+    /// Only work of negative priority makes room.
+    fn check_victims(&mut self, objectives: &[Objective], flow_control: &RawFlowControl) {
+        if let Some(&Located { value: true, node }) = flow_control.enable_eviction.as_ref()
+            && !self.diagnostics.has_errors_in("sluice.objectives")
+            && objectives.iter().all(|objective| objective.priority >= 0)
+        {
+            let remark =
+                Remark::new("has no effect: no objective has a negative priority, and only such requests are evicted");
+            self.warn(node, remark.hint("give the objective of the work that may be cut off a priority below 0"));
         }
     }
 

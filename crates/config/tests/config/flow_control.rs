@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use sluice_config::FlowControl;
+use sluice_config::settings::MidStream;
 use sluice_core::{OutputEstimate, Priority, TokenEstimate};
-use sluice_flow::{BandConfig, Budgets, Config, DryRun, GlobalLimits, WhenFull};
+use sluice_flow::{BandConfig, Budgets, Config, DryRun, EvictionConfig, GlobalLimits, VictimOrder, WhenFull};
 
 use crate::support::{accept, diagnose};
 
@@ -307,9 +308,47 @@ fn mistakes_in_bands_are_found_together() {
     "#);
 }
 
+/// Flow control with these lines in the section `sluice`.
+fn with_sluice(flow_control: &str, sluice: &str) -> String {
+    format!("{}sluice:\n  objectives: [{{name: batch, priority: -10}}]\n{sluice}", with(flow_control))
+}
+
 #[test]
-fn eviction_cannot_be_switched_on_yet() {
-    assert_snapshot!(diagnose(&with("enableEviction: true")), @"c.yaml:5:86: flowControl.enableEviction: this version has no eviction yet; write false to run without: sheddable requests then run to their end");
+fn eviction_is_planned_as_the_settings_say() {
+    let assembled = accept(&with_sluice("enableEviction: true", ""));
+    assert_eq!(assembled.warnings, []);
+    assert_eq!(assembled.flow_control.unwrap().config.eviction, Some(EvictionConfig::default()));
+
+    let settings = "  dryRun: [eviction]
+  eviction: {midStream: reset, victimOrder: cheapest, maxInFlightRevocations: 3, confirmationTimeout: 200ms}
+";
+    let assembled = accept(&with_sluice("enableEviction: true", settings));
+    assert_eq!(assembled.warnings, []);
+    assert_eq!(assembled.settings.eviction.mid_stream, MidStream::Reset);
+    let config = assembled.flow_control.unwrap().config;
+    let expected = EvictionConfig {
+        victim_order: VictimOrder::Cheapest,
+        max_in_flight_revocations: Some(3),
+        confirmation_timeout: Duration::from_millis(200),
+    };
+    assert_eq!((config.eviction, config.dry_run.eviction), (Some(expected), true));
+
+    assert_eq!(flow_control(&with_sluice("enableEviction: false", "")).config.eviction, None);
+}
+
+#[test]
+fn eviction_that_cannot_work_is_told() {
+    let settings = "  dryRun: [eviction]\n  eviction: {victimOrder: cheapest}\n";
+    assert_snapshot!(diagnose(&with_sluice("enableEviction: false", settings)), @"
+    c.yaml:8:12: warning: sluice.dryRun[0]: has no effect without flowControl.enableEviction: true
+    c.yaml:9:3: warning: sluice.eviction: has no effect without flowControl.enableEviction: true
+    ok
+    ");
+    assert_snapshot!(diagnose(&with_sluice("enableEviction: true", "  eviction: {confirmationTimeout: 0s}\n")), @"c.yaml:8:35: sluice.eviction.confirmationTimeout: a timeout of 0 would take one victim after the other before the first could end; write a time such as 1s");
+    assert_snapshot!(diagnose(&with("enableEviction: true")), @"
+    c.yaml:5:86: warning: flowControl.enableEviction: has no effect: no objective has a negative priority, and only such requests are evicted; give the objective of the work that may be cut off a priority below 0
+    ok
+    ");
 }
 
 #[test]
@@ -350,7 +389,7 @@ sluice:
     c.yaml:19:7: warning: flowControl.priorityBands[0].requestTTL: has no effect: nothing waits in a band that sheds
     c.yaml:20:7: warning: flowControl.priorityBands[0].noEndpointRequestTTL: has no effect: nothing waits in a band that sheds
     c.yaml:21:7: warning: flowControl.priorityBands[0].orderingPolicyRef: has no effect: nothing waits in a band that sheds
-    c.yaml:24:12: warning: sluice.dryRun[0]: has no effect: this version has no eviction yet
+    c.yaml:24:12: warning: sluice.dryRun[0]: has no effect without flowControl.enableEviction: true
     c.yaml:25:11: warning: sluice.queue.whenFull: has no effect: requests are displaced for the sake of global limits only; set flowControl.maxRequests or flowControl.maxBytes
     ok
     "#);

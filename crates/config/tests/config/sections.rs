@@ -120,7 +120,7 @@ sluice:
     c.yaml:11:3: warning: flowControl.defaultPriorityBand: has no effect without the feature gate flowControl
     c.yaml:12:3: warning: flowControl.priorityBands: has no effect without the feature gate flowControl
     c.yaml:15:11: warning: sluice.queue.whenFull: has no effect without the feature gate flowControl
-    c.yaml:16:3: warning: sluice.eviction: has no effect: this version has no eviction yet
+    c.yaml:16:3: warning: sluice.eviction: has no effect without the feature gate flowControl
     ok
     ");
 }

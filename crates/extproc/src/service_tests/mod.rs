@@ -1,4 +1,5 @@
 mod endings;
+mod eviction;
 mod hand_over;
 mod limits;
 mod modes;

@@ -17,7 +17,7 @@ use sluice_core::{
     TokenEstimate,
 };
 use sluice_data::{EndpointSpec, EndpointTable};
-use sluice_flow::{BandConfig, Config};
+use sluice_flow::{BandConfig, Config, EvictionConfig};
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
 use sluice_router::admission::Admission;
 use sluice_router::{Gatekeeper, Identities, IdentityRules, Router, RouterParts, TenantLabels};
@@ -146,6 +146,11 @@ impl Picking {
         opening
     }
 
+    /// A chat that may be cut off.
+    pub(super) async fn batch_chat(&self) -> Result<Proxy, Status> {
+        self.open(vec![batch_headers(), request_body(r#"{"model":"m"}"#)]).await
+    }
+
     /// A chat for `model`.
     pub(super) async fn chat(&self, model: &str) -> Result<Proxy, Status> {
         self.open(vec![request_headers(), request_body(&format!(r#"{{"model":"{model}"}}"#))]).await
@@ -167,11 +172,16 @@ impl Picking {
     }
 
     pub(super) fn errors(&self, code: &str) -> f64 {
+        self.count("llm_d_epp_request_error_total", code)
+    }
+
+    /// The sum of the counters of a family that have this value of a label; `*` for all.
+    pub(super) fn count(&self, family: &str, label: &str) -> f64 {
         let families = self.registry.gather();
-        let errors = families.iter().filter(|family| family.name() == "llm_d_epp_request_error_total");
-        errors
+        let found = families.iter().filter(|found| found.name() == family);
+        found
             .flat_map(prometheus::proto::MetricFamily::get_metric)
-            .filter(|metric| code == "*" || metric.get_label().iter().any(|label| label.value() == code))
+            .filter(|metric| label == "*" || metric.get_label().iter().any(|pair| pair.value() == label))
             .map(|metric| metric.get_counter().get_value())
             .sum()
     }
@@ -236,9 +246,15 @@ impl Spawn for OnThisRuntime {
 
 /// Flow control with one request per endpoint at a time; the others wait.
 pub(super) fn one_at_a_time(table: &EndpointTable) -> Admission {
+    one_at_a_time_evicting(table, None)
+}
+
+/// The same, with running requests that make room.
+pub(super) fn one_at_a_time_evicting(table: &EndpointTable, eviction: Option<EvictionConfig>) -> Admission {
     let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
     let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
     let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector));
+    let config = Config { eviction, ..config };
     let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(OnThisRuntime));
     let listener = admission.clone();
     table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
@@ -257,6 +273,7 @@ pub(super) fn settings() -> ServiceSettings {
         needs_response_body: false,
         extend_message_timeout: true,
         hand_over: false,
+        eviction: None,
         vouched_namespace: "sluice".into(),
         id_seed: 1,
     }
@@ -269,6 +286,11 @@ pub(super) fn request_headers() -> ProcessingRequest {
 pub(super) fn request_headers_with(lines: &[(&str, &str)]) -> ProcessingRequest {
     let all = [(":method", "POST"), (":path", "/v1/chat/completions")].into_iter().chain(lines.iter().copied());
     message(Part::RequestHeaders(http_headers(all)))
+}
+
+/// The headers of a request that may be cut off.
+pub(super) fn batch_headers() -> ProcessingRequest {
+    request_headers_with(&[("x-llm-d-inference-objective", "batch"), ("x-request-id", "same")])
 }
 
 /// In the first message of a stream a proxy tells how it sends bodies.
@@ -288,6 +310,10 @@ pub(super) fn request_piece(body: Vec<u8>, end_of_stream: bool) -> ProcessingReq
 
 pub(super) fn response_headers(lines: &[(&str, &str)]) -> ProcessingRequest {
     message(Part::ResponseHeaders(http_headers(lines.iter().copied())))
+}
+
+pub(super) fn response_chunk(body: &str) -> ProcessingRequest {
+    message(Part::ResponseBody(HttpBody { body: body.into(), ..HttpBody::default() }))
 }
 
 pub(super) fn response_end() -> ProcessingRequest {

@@ -31,7 +31,7 @@ impl Session {
             return;
         }
         self.leave_routing(actions);
-        if self.is_event_stream_passing_by() {
+        if self.revocation.is_none() && self.is_event_stream_passing_by() {
             let after = now.saturating_since(self.response_began);
             actions.push(Action::PassedBy { end, after });
         }
@@ -39,6 +39,7 @@ impl Session {
         let by_stream = matches!(end, InboundEnd::HalfClosed | InboundEnd::Reset);
         // Without body messages the end of the stream is the end of the response.
         let (cause, remark) = match (by_stream, passing) {
+            _ if self.revocation.is_some() => (TerminationCause::Evicted, ""),
             (true, true) if self.proxy_details.is_some() => (TerminationCause::Error, ""),
             (true, true) if self.response_mode() == BodyMode::None => (TerminationCause::Natural, COMPLETE_OR_CLIENT),
             (true, true) => (TerminationCause::ClientDisconnect, CLIENT_OR_SERVER),
@@ -46,7 +47,8 @@ impl Session {
             (false, _) => (TerminationCause::Error, "the stream from the proxy broke"),
         };
         self.terminate(cause, remark, actions);
-        let done = cause == TerminationCause::Natural || matches!(self.response, ResponsePhase::Complete);
+        let answered = cause == TerminationCause::Natural || matches!(self.response, ResponsePhase::Complete);
+        let done = answered || self.is_cut_off();
         let close = if done { Close::Finished } else { Close::Failed("the request ended before its response") };
         self.close(close, actions);
     }
@@ -59,8 +61,8 @@ impl Session {
     }
 
     /// The client has seen nothing of a response, so that it can still be given another one.
-    const fn can_refuse(&self) -> bool {
-        matches!(self.response, ResponsePhase::Waiting)
+    fn can_refuse(&self) -> bool {
+        matches!(self.response, ResponsePhase::Waiting) && !self.is_cut_off()
     }
 
     /// A response of the model server that takes its time, of which the picker sees no more than the headers.
@@ -107,6 +109,10 @@ impl Session {
 
     pub(super) fn terminate(&mut self, cause: TerminationCause, remark: &'static str, actions: &mut Vec<Action>) {
         self.usage = self.usage();
+        self.events = self.events();
+        // Whoever ended it then, it was lost already.
+        let evicted = self.revocation.is_some() && cause != TerminationCause::Natural;
+        let cause = if evicted { TerminationCause::Evicted } else { cause };
         let responder = if self.proxy_details.is_some() { Responder::Proxy } else { Responder::ModelServer };
         let remark = self.proxy_details.take().map_or(Cow::Borrowed(remark), Cow::Owned);
         self.end(Outcome::Terminated { cause, status: self.status, responder }, remark, actions);
@@ -115,11 +121,12 @@ impl Session {
     fn end(&mut self, outcome: Outcome, remark: impl Into<Cow<'static, str>>, actions: &mut Vec<Action>) {
         if !self.ended {
             self.ended = true;
-            actions.push(Action::End(Ending { outcome, usage: self.usage, remark: remark.into() }));
+            let (evicted, events) = (self.delivery(), self.events);
+            actions.push(Action::End(Ending { outcome, usage: self.usage, remark: remark.into(), evicted, events }));
         }
     }
 
-    fn close(&mut self, close: Close, actions: &mut Vec<Action>) {
+    pub(super) fn close(&mut self, close: Close, actions: &mut Vec<Action>) {
         self.closed = true;
         actions.push(Action::Close(close));
     }

@@ -24,6 +24,7 @@ mod ending;
 mod modes;
 mod request;
 mod response;
+mod revocation;
 mod timing;
 
 use std::time::Duration;
@@ -37,6 +38,8 @@ use crate::message::{BodyModes, Inbound, Message};
 use crate::phases::{RequestPhase, ResponsePhase};
 use crate::reject::{Refusal, RefusalStyle};
 use crate::reply::Reply;
+use crate::service::MidStream;
+use crate::session::revocation::Revocation;
 
 /// What the settings say about every session.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +57,8 @@ pub(crate) struct SessionSettings {
     pub(crate) extend_message_timeout: bool,
     /// A request that cannot stay because the process is about to end is left to another picker.
     pub(crate) hand_over: bool,
+    /// How requests in flight are cut off for more urgent work; none if none ever is.
+    pub(crate) eviction: Option<MidStream>,
 }
 
 #[cfg(test)]
@@ -63,9 +68,10 @@ impl SessionSettings {
         body_progress_timeout: Duration::from_secs(60),
         refusal_style: RefusalStyle::Api,
         retry_after: true,
-        wanted: Wanted { request: false, response: false },
+        wanted: Wanted { request: false, response: false, revocable: false },
         extend_message_timeout: true,
         hand_over: false,
+        eviction: Some(MidStream::EventThenReset),
     };
 }
 
@@ -74,6 +80,8 @@ impl SessionSettings {
 pub(crate) struct Wanted {
     pub(crate) request: bool,
     pub(crate) response: bool,
+    /// Event streams of requests that may be cut off, so that they can be told why.
+    pub(crate) revocable: bool,
 }
 
 /// What is known of one stream before its first message.
@@ -105,6 +113,12 @@ pub(crate) struct Session {
     /// When the response's headers were answered.
     response_began: Time,
     usage: TokenUsage,
+    /// Events of a response that is over.
+    events: u64,
+    /// The request may be cut off for more urgent work.
+    revocable: bool,
+    /// It is being cut off.
+    revocation: Option<Revocation>,
     /// Something went out: the proxy no longer moves the request to another picker.
     replied: bool,
     ended: bool,
@@ -126,7 +140,10 @@ impl Session {
             status: None,
             proxy_details: None,
             response_began: Time::ZERO,
+            events: 0,
             usage: TokenUsage { prompt: None, completion: None, cached: None },
+            revocable: false,
+            revocation: None,
             replied: false,
             ended: false,
             closed: false,
@@ -141,10 +158,12 @@ impl Session {
         random: &mut dyn FnMut() -> u64,
         actions: &mut Vec<Action>,
     ) {
-        if self.closed {
+        // Everything was said of a request that is cut off.
+        if self.closed || self.is_cut_off() {
             return;
         }
-        let Inbound { modes, subset, vouched: _, refusal, message } = inbound;
+        let Inbound { modes, subset, vouched: _, refusal, revocable, message } = inbound;
+        self.revocable |= revocable;
         self.modes = self.modes.or(modes);
         if subset.is_some() {
             self.subset = subset;
@@ -160,7 +179,9 @@ impl Session {
             Message::ResponseHeaders { headers, end_of_stream, origin } => {
                 self.on_response_headers(now, &headers, end_of_stream, origin, actions);
             }
-            Message::ResponseBody { chunk, end_of_stream } => self.on_response_body(chunk, end_of_stream, actions),
+            Message::ResponseBody { chunk, end_of_stream } => {
+                self.on_response_body(now, chunk, end_of_stream, actions);
+            }
             Message::ResponseTrailers => self.on_response_trailers(actions),
             Message::Unknown => self.out_of_order("a message of an unknown kind", actions),
         }
@@ -178,6 +199,14 @@ impl Session {
         match &self.response {
             ResponsePhase::Passing { scanner, .. } => scanner.usage(),
             ResponsePhase::Waiting | ResponsePhase::Complete => self.usage,
+        }
+    }
+
+    /// Events of an event stream that went to the client, of a request that may be cut off.
+    const fn events(&self) -> u64 {
+        match &self.response {
+            ResponsePhase::Passing { events, .. } => events.count(),
+            ResponsePhase::Waiting | ResponsePhase::Complete => self.events,
         }
     }
 

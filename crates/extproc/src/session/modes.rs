@@ -1,6 +1,6 @@
 //! Which body modes a session works with: told by the proxy, assumed, or asked for.
 
-use super::Session;
+use super::{Session, Wanted};
 use crate::action::{Action, Notice};
 use crate::message::{BodyMode, BodyModes};
 use crate::phases::Answer;
@@ -23,9 +23,11 @@ impl Session {
     }
 
     /// The modes to ask for together with the answer to the response headers.
-    pub(super) fn ask_for_response(&mut self, end_of_stream: bool) -> Option<BodyModes> {
+    pub(super) fn ask_for_response(&mut self, is_event_stream: bool, end_of_stream: bool) -> Option<BodyModes> {
         let told = self.modes?;
-        if !self.settings.wanted.response || end_of_stream || !self.may_change(told) {
+        let Wanted { request: _, response, revocable } = self.settings.wanted;
+        let is_wanted = response || revocable && self.revocable && is_event_stream;
+        if !is_wanted || end_of_stream || !self.may_change(told) {
             return None;
         }
         let asked = BodyModes { response: BodyMode::FullDuplex, ..told };

@@ -6,6 +6,7 @@ use sluice_payload::{ResponseFormat, UsageScanner};
 
 use super::Session;
 use crate::action::Action;
+use crate::event_ends::EventEnds;
 use crate::message::Origin;
 use crate::phases::{Answer, RequestPhase, ResponsePhase};
 use crate::reject::Refusal;
@@ -48,12 +49,14 @@ impl Session {
         } else if let Some(served) = served {
             actions.push(Action::Served(served));
         }
-        let ask = self.ask_for_response(end_of_stream);
         let format = ResponseFormat::of(headers.last_str("content-type"), headers.last_str("content-encoding"));
+        let is_event_stream = format == ResponseFormat::EventStream;
+        let ask = self.ask_for_response(is_event_stream, end_of_stream);
         self.response = ResponsePhase::Passing {
             scanner: UsageScanner::new(format),
             answer: self.response_answer(),
-            is_event_stream: format == ResponseFormat::EventStream,
+            is_event_stream,
+            events: EventEnds::default(),
         };
         self.response_began = now;
         self.reply(Reply::ResponseHeaders { ask }, actions);
@@ -62,8 +65,18 @@ impl Session {
         }
     }
 
-    pub(super) fn on_response_body(&mut self, chunk: Bytes, end_of_stream: bool, actions: &mut Vec<Action>) {
-        let ResponsePhase::Passing { scanner, answer, .. } = &mut self.response else {
+    pub(super) fn on_response_body(
+        &mut self,
+        now: Time,
+        mut chunk: Bytes,
+        end_of_stream: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.is_event_due() {
+            let Some(whole) = self.cut_chunk(now, chunk, end_of_stream, actions) else { return };
+            chunk = whole;
+        }
+        let ResponsePhase::Passing { scanner, answer, is_event_stream, events } = &mut self.response else {
             if matches!(self.response, ResponsePhase::Complete) && chunk.is_empty() {
                 // An end that was told already. In the modes that keep the bytes every message is answered.
                 if self.response_answer() == Answer::AsIs {
@@ -75,6 +88,9 @@ impl Session {
             return;
         };
         scanner.push(&chunk);
+        if self.revocable && *is_event_stream {
+            events.push(&chunk);
+        }
         actions.push(Action::Sending(chunk.len() as u64));
         match answer {
             Answer::Echo => self.reply_pieces(chunk, end_of_stream, Reply::ResponseBody, actions),
@@ -97,6 +113,8 @@ impl Session {
     /// The end of the response was seen.
     fn complete(&mut self, actions: &mut Vec<Action>) {
         self.usage = self.usage();
+        self.events = self.events();
+        self.revocation = None;
         self.response = ResponsePhase::Complete;
         let cause = if self.proxy_details.is_some() { TerminationCause::Error } else { TerminationCause::Natural };
         self.terminate(cause, "", actions);

@@ -30,6 +30,9 @@ impl Session {
         if self.closed {
             return None;
         }
+        if let Some(step) = self.next_step() {
+            return Some(step);
+        }
         match &self.request {
             RequestPhase::Reading(Reading { give_up: Some(time), .. }) => Some(*time),
             RequestPhase::Reading(reading) => self.stalled_at(reading),
@@ -41,6 +44,10 @@ impl Session {
     /// Does what is due at `now`.
     pub(crate) fn on_time(&mut self, now: Time, random: &mut dyn FnMut() -> u64, actions: &mut Vec<Action>) {
         if self.next_wakeup().is_none_or(|due| now < due) {
+            return;
+        }
+        if self.next_step().is_some() {
+            self.take_step(now, actions);
             return;
         }
         match &mut self.request {

@@ -3,4 +3,5 @@ mod endings;
 mod limits;
 mod modes;
 mod properties;
+mod revocation;
 mod script;

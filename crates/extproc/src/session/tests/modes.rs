@@ -206,7 +206,7 @@ fn patience_is_asked_for_no_longer_than_the_wait_can_take() {
 
 /// A script whose proxy takes other modes than the configured ones.
 fn choosing(request: bool, response: bool, request_mode: BodyMode, response_mode: BodyMode) -> Script {
-    let settings = SessionSettings { wanted: Wanted { request, response }, ..SessionSettings::TEST };
+    let settings = SessionSettings { wanted: Wanted { request, response, revocable: false }, ..SessionSettings::TEST };
     let facts = StreamFacts { may_choose_modes: true, ..StreamFacts::default() };
     Script::started(settings, facts, Some(modes(request_mode, response_mode)))
 }
@@ -254,7 +254,8 @@ fn nothing_is_asked_for_where_nothing_is_wanted_or_the_proxy_would_fail_the_requ
         assert_eq!(script.asked, None, "{request:?}, {response:?}");
     }
     // Not announced by the proxy's configuration.
-    let settings = SessionSettings { wanted: Wanted { request: true, response: true }, ..SessionSettings::TEST };
+    let settings =
+        SessionSettings { wanted: Wanted { request: true, response: true, revocable: true }, ..SessionSettings::TEST };
     let mut script = Script::with_settings(settings, modes(BodyMode::None, BodyMode::None));
     assert_eq!(script.post("/raw").placed().out(), "route rh");
 }

@@ -3,9 +3,12 @@ use proptest::prelude::*;
 use sluice_core::{Time, TokenUsage};
 
 use super::script::{CHAT, Script, modes};
+use crate::action::Delivery;
+use crate::event_ends::EventEnds;
 use crate::message::{BodyMode, InboundEnd, Message, Origin};
 use crate::phases::{Answer, RequestPhase, ResponsePhase, Rest};
 use crate::reject::Refusal;
+use crate::service::MidStream;
 use crate::session::{SessionSettings, StreamFacts, Wanted};
 
 const MODES: [BodyMode; 6] = [
@@ -16,6 +19,8 @@ const MODES: [BodyMode; 6] = [
     BodyMode::FullDuplex,
     BodyMode::Other,
 ];
+
+const MID_STREAM: [MidStream; 3] = [MidStream::EventThenReset, MidStream::Reset, MidStream::EventThenEnd];
 
 /// Cuts `text` at the given places.
 fn cut(text: &[u8], cuts: &[usize]) -> Vec<Bytes> {
@@ -79,17 +84,20 @@ proptest! {
         told in proptest::option::of((0..6_usize, 0..6_usize)),
         (wanted_request, wanted_response, may_choose_modes, hand_over) in any::<(bool, bool, bool, bool)>(),
         deadline in proptest::option::of(0..100_u64),
-        steps in proptest::collection::vec((0..17_u8, any::<bool>()), 0..14),
+        (revocable, mid_stream) in (any::<bool>(), 0..4_usize),
+        steps in proptest::collection::vec((0..20_u8, any::<bool>()), 0..14),
         end in 0..5_usize,
     ) {
         let settings = SessionSettings {
-            wanted: Wanted { request: wanted_request, response: wanted_response },
+            wanted: Wanted { request: wanted_request, response: wanted_response, revocable },
             hand_over,
+            eviction: MID_STREAM.get(mid_stream).copied(),
             ..SessionSettings::TEST
         };
         let facts = StreamFacts { deadline: deadline.map(Time::from_secs), may_choose_modes };
         let told = told.map(|(request, response)| modes(MODES[request], MODES[response]));
         let mut hostile = Hostile::new(Script::started(settings, facts, told));
+        hostile.script.revocable = revocable;
         for (kind, flag) in steps {
             hostile.step(kind, flag);
         }
@@ -105,6 +113,66 @@ proptest! {
         prop_assert_eq!(hostile.script.endings.len(), 1);
         prop_assert!(hostile.script.intents.len() <= 1);
         prop_assert_eq!(hostile.script.session.next_wakeup(), None);
+        let is_reply = |word: &&String| !["end:", "close", "fail"].iter().any(|other| word.starts_with(other));
+        let immediate = hostile.words.iter().position(|word| word.parse::<u16>().is_ok());
+        if let Some(immediate) = immediate {
+            prop_assert_eq!(hostile.words[immediate + 1..].iter().find(is_reply), None);
+        }
+    }
+
+    /// Whenever the word comes, and however the bytes are cut: the client gets whole events, or is cut off.
+    #[test]
+    fn a_revoked_stream_is_complete_or_ends_with_the_event_or_is_cut(
+        cuts in proptest::collection::vec(any::<usize>(), 0..8),
+        waits in proptest::collection::vec(0..60_u64, 10),
+        word in 0..10_usize,
+        duplex in any::<bool>(),
+        mid_stream in 0..3_usize,
+    ) {
+        const RESPONSE: &str = "data: {\"x\":1}\n\ndata: 2\r\n\r\n: ping\n\ndata: 3\n\n";
+        let settings = SessionSettings { eviction: Some(MID_STREAM[mid_stream]), ..SessionSettings::TEST };
+        let mode = if duplex { BodyMode::FullDuplex } else { BodyMode::Streamed };
+        let mut script = Script::with_settings(settings, modes(BodyMode::FullDuplex, mode));
+        script.revocable = true;
+        script.chat().placed().ok_response().out();
+        let mut client = Vec::new();
+        let mut words = String::new();
+        let chunks = cut(RESPONSE.as_bytes(), &cuts);
+        let last = chunks.len() - 1;
+        for (index, chunk) in chunks.into_iter().enumerate() {
+            if index == word {
+                script.revoked();
+            }
+            script.wait(waits[index]);
+            let kept = script.log.len();
+            let text = chunk.clone();
+            script.message(Message::ResponseBody { chunk, end_of_stream: index == last });
+            if script.log[kept..].iter().any(|word| word == "sb.") {
+                script.response_body.extend_from_slice(&text);
+            }
+            client.append(&mut script.response_body);
+            words = format!("{words} {}", script.out());
+        }
+        script.wait(100).ends(InboundEnd::HalfClosed);
+        words = format!("{words} {}", script.out());
+        prop_assert_eq!(script.endings.len(), 1);
+        let text = String::from_utf8(client).unwrap();
+        match script.endings[0].evicted {
+            None => prop_assert_eq!(text, RESPONSE),
+            Some(Delivery::Event) => {
+                let (head, _event) = text.split_once("data: {\"error\"").unwrap();
+                let mut passed = EventEnds::default();
+                passed.push(head.as_bytes());
+                prop_assert!(RESPONSE.starts_with(head) && passed.is_between(), "{}", text);
+                prop_assert_eq!(passed.count(), script.endings[0].events);
+                prop_assert_eq!(script.sent, head.len() as u64);
+                let ended = words.contains("sb*");
+                prop_assert!(ended != words.contains("429"), "{}", words);
+                prop_assert_eq!(ended, duplex && MID_STREAM[mid_stream] == MidStream::EventThenEnd);
+            }
+            Some(Delivery::Reset) => prop_assert!(RESPONSE.starts_with(&text) && words.contains("429")),
+            Some(other) => prop_assert!(false, "{:?}", other),
+        }
     }
 }
 
@@ -150,9 +218,15 @@ impl Hostile {
             }
             14 => script.message(Message::ResponseTrailers),
             15 => script.wait(if flag { 150 } else { 100_000 }),
-            _ => {
+            16 => {
                 let origin = Origin { details: Some("via_upstream".into()), upstream: true, served: None };
                 script.response_from(&[(":status", "500")], flag, origin)
+            }
+            17 => script.revoked(),
+            18 => script.ok_response(),
+            _ => {
+                self.response_pieces += 1;
+                script.chunk("data: x\n\n", flag)
             }
         };
         self.note();
@@ -174,6 +248,10 @@ impl Hostile {
         if session.closed {
             return;
         }
+        if session.is_cut_off() {
+            assert!(session.next_wakeup().is_some());
+            return;
+        }
         match &session.request {
             RequestPhase::Waiting => {}
             RequestPhase::Reading(_) => assert!(session.next_wakeup().is_some()),
@@ -190,7 +268,7 @@ impl Hostile {
         if !matches!(session.response, ResponsePhase::Waiting) {
             assert_eq!(self.count(&["sh", "sh+modes"]), 1);
             if session.response_answer() == Answer::AsIs {
-                assert_eq!(self.count(&["sb."]), self.response_pieces);
+                assert_eq!(self.count(&["sb.", "sb!"]), self.response_pieces);
             }
         }
     }

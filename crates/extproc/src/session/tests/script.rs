@@ -22,7 +22,7 @@ pub(super) const fn modes(request: BodyMode, response: BodyMode) -> BodyModes {
 
 /// ```text
 /// rh rb rb* rt sh sb sb* st   answers; * ends the body
-/// rh? rb! rb. sb.             headers without a decision, body with it, body kept by the proxy
+/// rh? rb! rb. sb. sb!         headers without a decision, body with it, body kept by the proxy, or replaced there
 /// modes sh+modes wait 429     asked for modes, for patience, refused
 /// ```
 pub(super) struct Script {
@@ -31,6 +31,8 @@ pub(super) struct Script {
     pub(super) modes: Option<BodyModes>,
     /// What the next message's headers rule out.
     pub(super) refusal: Option<Refusal>,
+    /// The request may be cut off.
+    pub(super) revocable: bool,
     /// What came out and was not asked for yet.
     pub(super) log: Vec<String>,
     pub(super) intents: Vec<Intent>,
@@ -69,6 +71,7 @@ impl Script {
             now: Time::ZERO,
             modes,
             refusal: None,
+            revocable: false,
             log: Vec::new(),
             intents: Vec::new(),
             request_body: Vec::new(),
@@ -88,8 +91,14 @@ impl Script {
 
     pub(super) fn message(&mut self, message: Message) -> &mut Self {
         let mut actions = Vec::new();
-        let inbound =
-            Inbound { modes: self.modes.take(), subset: None, vouched: None, refusal: self.refusal.take(), message };
+        let inbound = Inbound {
+            modes: self.modes.take(),
+            subset: None,
+            vouched: None,
+            refusal: self.refusal.take(),
+            revocable: self.revocable,
+            message,
+        };
         self.session.on_message(self.now, inbound, &mut || 7, &mut actions);
         self.note(actions)
     }
@@ -134,6 +143,13 @@ impl Script {
     pub(super) fn refused(&mut self, refusal: &Refusal) -> &mut Self {
         let mut actions = Vec::new();
         self.session.on_refused(refusal, &mut actions);
+        self.note(actions)
+    }
+
+    /// Has to make room, and is told to come back after 1.5 seconds.
+    pub(super) fn revoked(&mut self) -> &mut Self {
+        let mut actions = Vec::new();
+        self.session.on_revoked(self.now, std::time::Duration::from_millis(1_500), &mut actions);
         self.note(actions)
     }
 
@@ -254,6 +270,10 @@ impl Script {
                 if piece.end_of_stream { "sb*" } else { "sb" }
             }
             Reply::ResponseBodyAsIs => "sb.",
+            Reply::ResponseBodyReplaced(bytes) => {
+                self.response_body.extend_from_slice(&bytes);
+                "sb!"
+            }
             Reply::ResponseTrailers => "st",
             Reply::Modes(modes) => {
                 self.asked = Some(modes);

@@ -1,0 +1,155 @@
+//! Where the events of an event stream end, told from its bytes as they pass, cut anywhere.
+
+/// The longest line that says something here, with its carriage return.
+const LONGEST: usize = 20;
+
+/// Lines end with a line feed, and may have a carriage return before it. Where carriage returns alone end lines no end of
+/// an event is ever seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EventEnds {
+    /// How the present line begins.
+    head: [u8; LONGEST],
+    /// Bytes of the present line.
+    length: usize,
+    /// Something of the present event has come.
+    open: bool,
+    /// The present event is the last one that a model server sends.
+    last: bool,
+    done: bool,
+    count: u64,
+}
+
+impl EventEnds {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.step(byte);
+        }
+    }
+
+    /// Events that are complete.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Another event may follow here.
+    pub(crate) const fn is_between(&self) -> bool {
+        !self.open && self.length == 0
+    }
+
+    /// The event came that ends a generation, in an API that has one.
+    pub(crate) const fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// How much of `next` belongs to the present event; none if its end is not in it.
+    pub(crate) fn rest_in(&self, next: &[u8]) -> Option<usize> {
+        if self.is_between() {
+            return Some(0);
+        }
+        let mut ahead = *self;
+        next.iter().position(|&byte| ahead.step(byte)).map(|last| last + 1)
+    }
+
+    /// Tells whether an event ends with this byte.
+    fn step(&mut self, byte: u8) -> bool {
+        if byte != b'\n' {
+            if let Some(place) = self.head.get_mut(self.length) {
+                *place = byte;
+            }
+            self.length = self.length.saturating_add(1);
+            self.open |= byte != b'\r';
+            return false;
+        }
+        let line = self.head.get(..self.length).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        self.length = 0;
+        match line {
+            Some(b"") if self.open => {
+                self.open = false;
+                self.done |= self.last;
+                self.count += 1;
+                return true;
+            }
+            Some(b"data: [DONE]" | b"data:[DONE]" | b"event: message_stop" | b"event:message_stop") => self.last = true,
+            _ => {}
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn after(text: impl AsRef<[u8]>) -> EventEnds {
+        let mut events = EventEnds::default();
+        events.push(text.as_ref());
+        events
+    }
+
+    #[test]
+    fn an_event_ends_with_an_empty_line() {
+        for (text, count, between) in [
+            ("", 0, true),
+            ("data: a", 0, false),
+            ("data: a\n", 0, false),
+            ("data: a\n\n", 1, true),
+            ("data: a\n\n\n", 1, true),
+            ("data: a\r\n\r\n", 1, true),
+            ("data: a\r\n\r", 0, false),
+            ("data: a\n\ndata: b", 1, false),
+            ("event: x\ndata: a\n\ndata: b\n\n", 2, true),
+            ("data: a\r\r", 0, false),
+            ("\n", 0, true),
+        ] {
+            let events = after(text);
+            assert_eq!((events.count(), events.is_between()), (count, between), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_an_event_reaches_to_its_end() {
+        for (passed, next, rest) in [
+            ("", "data: a\n\n", Some(0)),
+            ("data: a\n\n", "data: b\n\n", Some(0)),
+            ("data: a", "b\n\ndata: c\n\n", Some(3)),
+            ("data: a\n", "\ndata: c\n\n", Some(1)),
+            ("data: a\r\n\r", "\n", Some(1)),
+            ("data: a", "b\n", None),
+            ("data: a", "", None),
+        ] {
+            assert_eq!(after(passed).rest_in(next.as_bytes()), rest, "{passed:?} {next:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_event_of_a_generation_is_known() {
+        for (text, done) in [
+            ("data: [DONE]\n\n", true),
+            ("data: x\n\ndata: [DONE]\r\n\r\n", true),
+            ("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", true),
+            ("data: [DONE]\n", false),
+            ("data: {\"text\":\"data: [DONE]\"}\n\n", false),
+            ("data: [DONE] \n\n", false),
+            ("event: message_stopped\ndata: {}\n\n", false),
+        ] {
+            assert_eq!(after(text).is_done(), done, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_bytes_are_cut_does_not_matter(text in "[a\r\n]{0,40}", cut in any::<prop::sample::Index>()) {
+            let whole = after(&text);
+            let (head, tail) = text.split_at(cut.index(text.len() + 1));
+            let mut parts = after(head);
+            let rest = parts.rest_in(tail.as_bytes());
+            parts.push(tail.as_bytes());
+            prop_assert_eq!((whole.count(), whole.is_between()), (parts.count(), parts.is_between()));
+            if let Some(rest) = rest {
+                prop_assert!(after(&text.as_bytes()[..head.len() + rest]).is_between());
+            }
+        }
+    }
+}
