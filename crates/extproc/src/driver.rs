@@ -50,6 +50,8 @@ pub(crate) struct Driver {
     close: Option<Close>,
     routing: Option<Routing>,
     routing_since: Time,
+    /// The request asks for admission.
+    queues: bool,
     identity: Option<Identity>,
     priority: Priority,
     /// The request may be cut off, and was not told yet that it has to be.
@@ -100,6 +102,7 @@ impl Driver {
             close: None,
             routing: None,
             routing_since: Time::ZERO,
+            queues: false,
             identity: None,
             priority: Priority::default(),
             revocable: false,
@@ -317,6 +320,7 @@ impl Driver {
     fn start_routing(&mut self, intent: Intent) {
         let Some(identity) = self.identity.take() else { return };
         self.labels.name_model(&intent.request);
+        self.queues = self.shared.router.queues(intent.header_only);
         self.prompt_estimate = TokenEstimate::default().tokens(intent.request.body_bytes, None);
         self.routing_since = self.shared.clock.now();
         let router = Arc::clone(&self.shared.router);
@@ -332,7 +336,7 @@ impl Driver {
 
     /// Records how long the request waited for `outcome`.
     fn queued(&mut self, outcome: sluice_flow::Outcome) {
-        if self.shared.router.has_queues() {
+        if self.queues {
             let waited = self.shared.clock.now().saturating_since(self.routing_since);
             self.shared.metrics.queued(&mut self.labels, outcome, waited);
         }

@@ -115,9 +115,9 @@ impl Router {
         refusal.map(|refusal| Rejection::not_admitted(refusal, &mut self.rng()))
     }
 
-    /// Requests may have to wait.
-    pub const fn has_queues(&self) -> bool {
-        matches!(self.gatekeeper, Gatekeeper::FlowControl(_))
+    /// A request has to ask for admission, and may have to wait for it. `header_only` as in [`Intent`].
+    pub const fn queues(&self, header_only: bool) -> bool {
+        matches!(self.gatekeeper, Gatekeeper::FlowControl(_)) && (!header_only || self.admit_header_only)
     }
 
     /// When a request of `priority` that lost its place should come back: a time between the estimate of admission and

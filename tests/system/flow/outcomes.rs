@@ -185,6 +185,9 @@ async fn without_flow_control_an_empty_pool_is_a_503_and_a_get_is_told_so_too() 
             (503, &HeaderValue::from_static("rejected-no-endpoints"))
         );
         assert!(["1", "2"].contains(&models.headers()["retry-after"].to_str().unwrap()));
+        let page = pool.stack.picker.metrics().await.unwrap();
+        let queued = page.samples().iter().find(|sample| sample.name.contains("queue_duration"));
+        assert!(queued.is_none(), "what asks for no admission has not been in a queue: {queued:?}");
         if config["featureGates"] == json!([]) {
             let chat = pool.chat("lost").send().await.unwrap();
             let message = "failed to find endpoint candidates for serving the request";
