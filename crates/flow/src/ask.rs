@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_core::{Endpoint, FlowKey, Time};
 
-use crate::{Load, Stages};
+use crate::Stages;
 
 /// What a request brings to admission.
 #[derive(Clone, Debug)]
@@ -46,11 +46,6 @@ impl Ask {
             required: Stages::DECODE,
             eligible: None,
         }
-    }
-
-    /// What a lease for it is charged.
-    pub const fn load(&self) -> Load {
-        Load::one(self.tokens)
     }
 }
 

@@ -16,9 +16,9 @@ pub(crate) fn slots(ceiling: f64, capacity: u64) -> u64 {
         return 0;
     }
     let reaches = |k: u64| k as f64 / capacity as f64 >= ceiling;
-    // Zero never reaches a ceiling above zero.
-    let mut k = ((ceiling * capacity as f64).ceil() as u64).max(1);
-    while reaches(k - 1) {
+    let mut k = (ceiling * capacity as f64).ceil() as u64;
+    // Ends at zero, which never reaches a ceiling above zero.
+    while reaches(k) {
         k -= 1;
     }
     while !reaches(k) {

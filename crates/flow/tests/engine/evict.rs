@@ -260,6 +260,36 @@ fn a_tenant_is_demand_for_what_it_may_still_hold() {
 }
 
 #[test]
+fn what_has_gone_is_no_demand() {
+    let mut config = plain();
+    config.bands.insert(Priority(0), band(Fcfs, Weighted::new(Weights::default(), Some(3))));
+    let mut rig = Rig::new(evicting(config), &[5]);
+    rig.run_on(0, ask("limited", 0));
+    let busy = rig.run_many(4, "busy", 10);
+    let gone: Vec<_> = (0..4).map(|_| rig.queue(ask("limited", 0))).collect();
+    gone.into_iter().for_each(|ticket| rig.engine.cancel(rig.now, ticket));
+    busy.into_iter().for_each(|ticket| drop(rig.release(ticket)));
+    let batch = rig.run_many(4, "batch", -1);
+    let revoked: Vec<_> = (0..2).flat_map(|_| revoked(&rig.submit(ask("limited", 0)).1)).collect();
+    assert_eq!(revoked, [batch[3], batch[2]]);
+}
+
+#[test]
+fn of_hinted_demand_what_has_not_gone_stays() {
+    let mut config = plain();
+    config.eviction = Some(EvictionConfig { max_in_flight_revocations: Some(1), ..EvictionConfig::default() });
+    let mut rig = Rig::new(config, &[2, 1]);
+    let batch = [0, 0, 1].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
+    let hinted = || Ask { eligible: hint(&[0]), ..ask("chat", 0) };
+    let (goes, effects) = rig.submit(hinted());
+    assert_eq!(revoked(&effects), [batch[1]]);
+    rig.queue(hinted());
+    rig.engine.cancel(rig.now, goes);
+    rig.at_millis(1_000);
+    assert_eq!(revoked(&rig.on_time()), [batch[0]]);
+}
+
+#[test]
 fn hinted_demand_takes_victims_on_its_endpoints_only() {
     let mut rig = Rig::new(evicting(plain()), &[1, 1]);
     let on_first = rig.run_on(0, ask("batch", -10));
