@@ -64,14 +64,12 @@ impl PairFiles {
     }
 
     fn read(&self) -> anyhow::Result<Pem> {
-        let [certificate, key] = [&self.certificate, &self.key].map(|path| read_result(path, std::fs::read(path)));
-        Ok(Pem { certificate: certificate?, key: key? })
+        Ok(Pem { certificate: read_file(&self.certificate)?, key: read_file(&self.key)? })
     }
 
     async fn read_again(&self) -> anyhow::Result<Pem> {
-        let certificate = read_result(&self.certificate, tokio::fs::read(&self.certificate).await)?;
-        let key = read_result(&self.key, tokio::fs::read(&self.key).await)?;
-        Ok(Pem { certificate, key })
+        let files = self.clone();
+        tokio::task::spawn_blocking(move || files.read()).await.context("reading the certificate")?
     }
 
     /// Everything that can be wrong with the files is an error, which names them.
@@ -92,8 +90,13 @@ impl PairFiles {
     }
 }
 
-fn read_result(path: &Path, result: io::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
-    result.with_context(|| format!("--cert-path: cannot read {}", path.display()))
+/// Reads regular files only: opening a pipe would wait for whoever writes into it.
+fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let read = || match std::fs::metadata(path)?.is_file() {
+        true => std::fs::read(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    };
+    read().with_context(|| format!("--cert-path: cannot read {}", path.display()))
 }
 
 /// The pair in a directory, and what it becomes while the process runs.

@@ -141,3 +141,30 @@ fn a_pair_that_is_put_back_is_no_news() {
     assert!(follower.seen.is_none() && follower.failing.get() == 0);
     assert_eq!(follower.shown(), certificate(&good));
 }
+
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let (certificate, key) = pair();
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &certificate, &key);
+    let mut follower = start(directory.path()).unwrap();
+    let first = follower.shown();
+
+    let key_file = directory.path().join("tls.key");
+    fs::remove_file(&key_file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&key_file).status().unwrap().success());
+    let error = format!("{:#}", start(directory.path()).err().unwrap());
+    assert!(error.contains("tls.key") && error.contains("not a regular file"), "{error}");
+    for _ in 0..2 {
+        follower.look_again();
+    }
+    assert_eq!(follower.shown(), first);
+
+    fs::remove_file(&key_file).unwrap();
+    let (certificate, key) = pair();
+    write(directory.path(), &certificate, &key);
+    for _ in 0..2 {
+        follower.look_again();
+    }
+    assert_ne!(follower.shown(), first);
+}

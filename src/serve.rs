@@ -97,7 +97,7 @@ pub(crate) async fn serve(
     }
 
     let streams = service.open_streams();
-    service.hand_over();
+    service.stop_reading();
     if let Some(admission) = admission {
         // Whatever waits is answered now, and nothing new is let in.
         admission.observe(Signal::Drain);

@@ -42,7 +42,7 @@ pub(crate) struct Driver {
     inbound: Streaming<ProcessingRequest>,
     session: Session,
     timer: Timer,
-    /// Told when the process is about to end, if requests are handed over then.
+    /// Told when the process is about to end; none once it was heard.
     ending: Option<watch::Receiver<bool>>,
     /// Scratch for what one step of the session asks for.
     actions: Vec<Action>,
@@ -89,7 +89,7 @@ enum Event {
 impl Driver {
     pub(crate) fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>, facts: StreamFacts) -> Self {
         let session = Session::new(shared.session_settings, facts);
-        let ending = shared.session_settings.hand_over.then(|| shared.ending.subscribe());
+        let ending = Some(shared.ending.subscribe());
         shared.open_streams.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,

@@ -48,7 +48,7 @@ pub struct ServiceSettings {
     /// the proxy has a `max_message_timeout`; a request that asked stays with this picker.
     pub extend_message_timeout: bool,
     /// Requests that wait when the process is about to end are left to another picker, as far as nothing was said of
-    /// them yet; see [`Service::hand_over`].
+    /// them yet and the proxy still has all of them; see [`Service::stop_reading`].
     pub hand_over: bool,
     /// How requests in flight are cut off for more urgent work; none if none ever is.
     pub eviction: Option<MidStream>,
@@ -163,9 +163,9 @@ impl Service {
         self.0.open_streams.load(Ordering::Relaxed)
     }
 
-    /// Leaves requests whose bodies are still arriving to another picker, now and from now on, if the settings say so.
-    /// Those that wait for an endpoint follow when admission closes.
-    pub fn hand_over(&self) {
+    /// The process is about to end: turns away requests whose bodies are still arriving, now and from now on. Those that
+    /// wait for an endpoint follow when admission closes.
+    pub fn stop_reading(&self) {
         self.0.ending.send_replace(true);
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::message::InboundEnd;
 
 /// So many event streams in a row that end with their headers are no accident.
-const SUSPICIOUS: u32 = 100;
+const SUSPICIOUS: u32 = 20;
 
 /// A reset that comes later has other reasons.
 const AT_ONCE: Duration = Duration::from_millis(50);

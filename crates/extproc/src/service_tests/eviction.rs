@@ -214,7 +214,7 @@ async fn the_end_of_the_process_does_not_stop_an_eviction_under_way() {
     let mut goes = picking.batch_chat().await.unwrap();
     goes.read_beginning().await;
     let waiting = urgent(&picking).await;
-    picking.service.hand_over();
+    picking.service.stop_reading();
     admission.observe(Signal::Drain);
     assert!(goes.piece().await.0.contains("evicted"));
     assert_eq!(goes.cut().await.status.unwrap().code, 429);

@@ -27,7 +27,7 @@ async fn what_waits_when_the_process_ends_is_left_to_another_picker() {
     let (picking, admission, running) = full_picking(true).await;
     let queued = picking.open_waiting(vec![request_headers(), request_body(r#"{"model":"m"}"#)]).await;
     let reading = picking.open_waiting(vec![request_headers(), request_piece(b"{".to_vec(), false)]).await;
-    picking.service.hand_over();
+    picking.service.stop_reading();
     admission.observe(Signal::Drain);
     for waiting in [queued, reading] {
         // Without response headers: that is what lets a proxy try again elsewhere.
@@ -48,11 +48,34 @@ async fn what_waits_when_the_process_ends_is_left_to_another_picker() {
 async fn what_waits_when_the_process_ends_is_refused_unless_configured_otherwise() {
     let (picking, admission, running) = full_picking(false).await;
     let queued = picking.open_waiting(vec![request_headers(), request_body(r#"{"model":"m"}"#)]).await;
-    picking.service.hand_over();
+    let reading = picking.open_waiting(vec![request_headers(), request_piece(b"{".to_vec(), false)]).await;
+    picking.service.stop_reading();
     admission.observe(Signal::Drain);
-    let (status, body) = queued.await.unwrap().unwrap().refusal().await;
-    assert_eq!(status, 503);
-    assert!(body.contains("rejected-shutting-down"), "{body}");
+    for waiting in [queued, reading] {
+        let (status, body) = waiting.await.unwrap().unwrap().refusal().await;
+        assert_eq!(status, 503);
+        assert!(body.contains("rejected-shutting-down"), "{body}");
+    }
+    drop(running);
+    picking.idle().await;
+}
+
+#[tokio::test]
+async fn what_the_proxy_no_longer_has_whole_is_refused_rather_than_left_to_another_picker() {
+    let (picking, admission, running) = full_picking(true).await;
+    let long = |bytes: usize| format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(bytes));
+    let queued = picking.open_waiting(vec![request_headers(), request_body(&long(70_000))]).await;
+    let half_read = long(70_000).into_bytes();
+    let reading = picking.open_waiting(vec![request_headers(), request_piece(half_read, false)]).await;
+    let short = picking.open_waiting(vec![request_headers(), request_body(&long(40_000))]).await;
+    picking.service.stop_reading();
+    admission.observe(Signal::Drain);
+    for waiting in [queued, reading] {
+        let (status, body) = waiting.await.unwrap().unwrap().refusal().await;
+        assert_eq!(status, 503);
+        assert!(body.contains("rejected-shutting-down"), "{body}");
+    }
+    assert_eq!(short.await.unwrap().unwrap_err().code(), Code::Unavailable);
     drop(running);
     picking.idle().await;
 }

@@ -15,6 +15,10 @@ use crate::reply::Reply;
 const CLIENT_OR_SERVER: &str = "the client left or the model server broke off";
 const COMPLETE_OR_CLIENT: &str = "the response is complete or the client left";
 
+/// A proxy can give a request to another picker only as long as it has kept all of it: Envoy keeps 64 KiB, in which
+/// there is more than the bytes of headers and body.
+const MOVABLE: u64 = 60_000;
+
 impl Session {
     /// The proxy's side of the stream has ended.
     pub(crate) fn on_inbound_end(&mut self, now: Time, end: InboundEnd, actions: &mut Vec<Action>) {
@@ -74,12 +78,16 @@ impl Session {
             && self.proxy_details.is_none()
     }
 
+    /// Another picker can have the request: nothing went out yet, and the proxy still has all that it sent here.
+    const fn can_move(&self) -> bool {
+        self.settings.hand_over && !self.replied && self.taken <= MOVABLE
+    }
+
     /// Answers in place of the model server, and ends the stream.
     pub(super) fn refuse(&mut self, refusal: &Refusal, actions: &mut Vec<Action>) {
         self.leave_routing(actions);
         self.request = RequestPhase::Over;
-        // Until something went out, the proxy can still ask another picker.
-        if self.settings.hand_over && !self.replied && refusal.reason == Some(DropReason::RejectedShuttingDown) {
+        if refusal.reason == Some(DropReason::RejectedShuttingDown) && self.can_move() {
             self.end(Outcome::HandedOver, "", actions);
             self.close(Close::Failed("handed over: this picker is shutting down"), actions);
             return;

@@ -121,6 +121,8 @@ pub(crate) struct Session {
     revocation: Option<Revocation>,
     /// Something went out: the proxy no longer moves the request to another picker.
     replied: bool,
+    /// Bytes of the request that came.
+    taken: u64,
     ended: bool,
     closed: bool,
 }
@@ -145,6 +147,7 @@ impl Session {
             revocable: false,
             revocation: None,
             replied: false,
+            taken: 0,
             ended: false,
             closed: false,
         }

@@ -32,6 +32,7 @@ impl Session {
             self.out_of_order("request headers", actions);
             return;
         }
+        self.take(headers.iter().map(|(name, value)| name.len() + value.len()).sum());
         let path = path_of(&headers);
         self.api = api_of_path(path);
         self.error_shape = ErrorShape::of(path, &headers);
@@ -68,6 +69,10 @@ impl Session {
         }
     }
 
+    fn take(&mut self, bytes: usize) {
+        self.taken = self.taken.saturating_add(bytes as u64);
+    }
+
     /// What the headers alone rule out.
     fn early_refusal(&self, headers: &Headers, end_of_stream: bool, actions: &mut Vec<Action>) -> Option<Refusal> {
         let mode = self.request_mode();
@@ -88,6 +93,7 @@ impl Session {
         random: &mut dyn FnMut() -> u64,
         actions: &mut Vec<Action>,
     ) {
+        self.take(chunk.len());
         let limit = self.settings.max_request_body;
         match &mut self.request {
             RequestPhase::Reading(reading) => {
