@@ -48,13 +48,14 @@ async fn each_band_alone_tops_out_at_its_slots_and_interactive_fills_the_rest() 
     }
     assert!(pool.servers.iter().all(|server| server.peak() == 16));
 
-    // Whoever came into the reserve was let in by the call that brought it: 12, 6 and 3 times.
+    // Whoever came into the reserve was let in by the call that brought it, 12, 6 and 3 times: nothing ended meanwhile that
+    // could have let them in later. The bound is for a busy machine.
     let metrics = pool.stack.picker.metrics().await.unwrap();
     let waited = |bound: &str| {
         let labels = [("priority", "100"), ("outcome", "Dispatched"), ("le", bound)];
         metrics.count("llm_d_epp_flow_control_request_queue_duration_seconds_bucket", &labels)
     };
-    assert_eq!((waited("0.1"), waited("+Inf")), (Some(21), Some(21)));
+    assert_eq!((waited("0.5"), waited("+Inf")), (Some(21), Some(21)));
 }
 
 #[tokio::test]

@@ -41,10 +41,11 @@ struct Server {
     in_pool: bool,
 }
 
-/// A stream that is being received. Its reader lives as long as this.
+/// A stream that is being received.
 #[derive(Debug)]
 struct Held {
-    _reader: JoinSet<()>,
+    /// Lives as long as this; says in the end whether the stream was complete.
+    reader: JoinSet<bool>,
     server: usize,
     process: u32,
 }
@@ -86,8 +87,8 @@ impl Rig {
             events.next().await?.context("a stream without events")?;
             // What nobody reads would fill the window of the connection, and stop every other stream on it.
             let mut reader = JoinSet::new();
-            reader.spawn(async move { while let Ok(Some(_)) = events.next().await {} });
-            self.held.push(Held { _reader: reader, server, process });
+            reader.spawn(read_to_end(events));
+            self.held.push(Held { reader, server, process });
         }
         Ok(())
     }
@@ -144,9 +145,10 @@ impl Rig {
 
     /// Waits until the picker and the engines agree with each other and with what is held. Nothing else may be on its
     /// way.
-    pub(super) async fn compare(&self) -> Result<()> {
+    pub(super) async fn compare(&mut self) -> Result<()> {
         let mut difference = None;
         let agreed = eventually(SETTLING, "the ledger is what the engines say", async || {
+            self.forget_complete()?;
             difference = self.difference().await.err();
             Ok(difference.is_none().then_some(()))
         })
@@ -155,6 +157,20 @@ impl Rig {
             Some(difference) => agreed.context(difference),
             None => agreed,
         }
+    }
+
+    /// Long as they are, some streams come to their end.
+    fn forget_complete(&mut self) -> Result<()> {
+        let mut broken = 0;
+        self.held.retain_mut(|held| match held.reader.try_join_next() {
+            None => true,
+            Some(complete) => {
+                broken += usize::from(!complete.unwrap_or(false));
+                false
+            }
+        });
+        ensure!(broken == 0, "{broken} streams that were held broke off");
+        Ok(())
     }
 
     async fn difference(&self) -> Result<()> {
@@ -180,6 +196,15 @@ impl Rig {
         ensure!(page["leases"]["started"] == self.held.len(), "{} leases expected: {page}", self.held.len());
         Ok(())
     }
+}
+
+/// Whether the stream was complete.
+async fn read_to_end(mut events: SseEvents) -> bool {
+    let mut complete = false;
+    while let Ok(Some(event)) = events.next().await {
+        complete = event == "[DONE]";
+    }
+    complete
 }
 
 fn name(place: usize) -> String {
