@@ -88,7 +88,7 @@ async fn other_timeouts_do_not_end_a_waiting_request() {
             envoy.put(Part::GrpcService, "timeout", "1s")?;
             envoy.put(Part::Route, "timeout", "1s")?;
             envoy.put(Part::ConnectionManager, "request_timeout", "1s")?;
-            let connections = json!({"idle_timeout": "1s", "headers_with_underscores_action": "REJECT_REQUEST"});
+            let connections = json!({"idle_timeout": "1s"});
             envoy.put(Part::ConnectionManager, "common_http_protocol_options", connections)
         })
         .await;
