@@ -13,6 +13,7 @@ mod logging;
 mod memory;
 mod metrics_server;
 mod pool_view;
+mod rendering;
 mod run;
 mod serve;
 mod signals;

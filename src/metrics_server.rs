@@ -1,32 +1,46 @@
+use axum::Router;
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, get};
 use prometheus::{Registry, TextEncoder};
 use sluice_router::{FlowSnapshot, FlowState as _};
 
 use crate::debug;
 use crate::pool_view::PoolView;
+use crate::rendering::{Rendered, Rendering, Writer};
 
 /// `GET /metrics`, in the Prometheus text format; `GET /debug/flow`, where there is flow control.
 pub(crate) fn router(registry: Registry, view: Option<PoolView>) -> Router {
-    let router = Router::new().route("/metrics", get(move || async move { scrape(&registry) }));
+    let writer = Writer::default();
+    let metrics = Rendering::new(Writer::clone(&writer), move || metrics_page(&registry));
+    let router = Router::new().route("/metrics", serve(metrics, prometheus::TEXT_FORMAT));
     match view {
         None => router,
-        Some(view) => router.route("/debug/flow", get(move || async move { flow_page(&view) })),
+        Some(view) => {
+            let flow = Rendering::new(writer, move || Ok(flow_page(&view)));
+            router.route("/debug/flow", serve(flow, "application/json"))
+        }
     }
 }
 
-fn scrape(registry: &Registry) -> Response {
-    match TextEncoder::new().encode_to_string(&registry.gather()) {
-        Ok(page) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], page).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+fn serve(rendering: Rendering, content_type: &'static str) -> MethodRouter {
+    get(move || async move { respond(rendering.page().await, content_type) })
+}
+
+fn respond(page: Rendered, content_type: &'static str) -> Response {
+    match page {
+        Ok(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
     }
 }
 
-fn flow_page(view: &PoolView) -> Response {
+fn metrics_page(registry: &Registry) -> Result<String, String> {
+    TextEncoder::new().encode_to_string(&registry.gather()).map_err(|error| error.to_string())
+}
+
+fn flow_page(view: &PoolView) -> String {
     let FlowSnapshot { stats, names } = view.now();
-    Json(debug::flow_page(&stats, &names)).into_response()
+    debug::flow_page(&stats, &names).to_string()
 }
 
 #[cfg(test)]

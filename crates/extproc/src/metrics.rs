@@ -16,7 +16,14 @@ use crate::eviction_metrics::{Evicted, EvictionMetrics};
 const MAX_MODELS: usize = 1_000;
 
 /// Bytes of a longer value would only fill the memory.
-const MAX_LENGTH: usize = 256;
+const MAX_LENGTH: usize = 128;
+
+/// At most this many sets of label values of a counter or a gauge. For the first half of them models are told apart; the
+/// models of later ones are counted as `other`, and beyond the bound the tenants as well.
+const MAX_SETS: usize = 8_000;
+
+/// The same of the histogram, of which each set is nineteen lines of the page, and as many under the deprecated name.
+const MAX_QUEUE_SETS: usize = 2_000;
 
 /// Labels of series that tell requests apart.
 const LABELS: [&str; 4] = ["model_name", "target_model_name", "fairness_id", "priority"];
@@ -47,6 +54,8 @@ struct Families {
     /// Value of the label `inference_pool`.
     pool: String,
     legacy: Option<Legacy>,
+    /// The model of what is beyond the bounds.
+    other: Arc<str>,
     placed: PerTenant<(Arc<str>, Priority), Arc<Placed>>,
     queued: PerTenant<(Arc<str>, Priority, &'static str), Histogram>,
     failed: PerTenant<(Arc<str>, Priority, &'static str), IntCounter>,
@@ -222,14 +231,15 @@ impl Families {
             objectives_not_found,
             pool: pool.to_owned(),
             legacy: legacy_names.then(legacy).transpose()?,
-            placed: PerTenant::default(),
-            queued: PerTenant::default(),
-            failed: PerTenant::default(),
+            other: OTHER.into(),
+            placed: PerTenant::at_most(MAX_SETS),
+            queued: PerTenant::at_most(MAX_QUEUE_SETS),
+            failed: PerTenant::at_most(MAX_SETS),
         })
     }
 
     fn placed(&self, tenant: &str, model: &Arc<str>, priority: Priority) -> Arc<Placed> {
-        self.placed.find(tenant, (Arc::clone(model), priority), || {
+        let make = |tenant: &str, (model, priority): &(Arc<str>, Priority)| {
             let priority = priority.to_string();
             let values = [model, model, tenant, &priority];
             let mut placed = Placed { requests: vec![self.requests.with_label_values(&values)], running: Vec::new() };
@@ -241,21 +251,32 @@ impl Families {
                 placed.running.extend(self.legacy.iter().map(|legacy| legacy.running.with_label_values(&[&**model])));
             }
             Arc::new(placed)
-        })
+        };
+        let fold = |(model, priority): (Arc<str>, _)| (self.fold(model), priority);
+        self.placed.find(tenant, (Arc::clone(model), priority), fold, make)
     }
 
     fn queued(&self, tenant: &str, model: &Arc<str>, priority: Priority, outcome: Outcome) -> Histogram {
         let outcome = outcome.as_str();
-        self.queued.find(tenant, (Arc::clone(model), priority, outcome), || {
+        let make = |tenant: &str, (model, ..): &(Arc<str>, _, _)| {
             let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
             self.queue_duration.with_label_values(&values)
-        })
+        };
+        let fold = |(model, priority, outcome): (Arc<str>, _, _)| (self.fold(model), priority, outcome);
+        self.queued.find(tenant, (Arc::clone(model), priority, outcome), fold, make)
     }
 
     fn failed(&self, tenant: &str, model: &Arc<str>, priority: Priority, error_code: &'static str) -> IntCounter {
-        self.failed.find(tenant, (Arc::clone(model), priority, error_code), || {
+        let make = |tenant: &str, (model, ..): &(Arc<str>, _, _)| {
             self.errors.with_label_values(&[&**model, model, tenant, &priority.to_string(), error_code])
-        })
+        };
+        let fold = |(model, priority, error_code): (Arc<str>, _, _)| (self.fold(model), priority, error_code);
+        self.failed.find(tenant, (Arc::clone(model), priority, error_code), fold, make)
+    }
+
+    /// A request without a model stays one: it does not count as running.
+    fn fold(&self, model: Arc<str>) -> Arc<str> {
+        if model.is_empty() { model } else { Arc::clone(&self.other) }
     }
 
     /// Drops the series of `tenant`: another takes its place.

@@ -128,3 +128,71 @@ fn a_tenant_that_gave_its_value_to_another_leaves_no_series() {
         placed.forget("alice").is_empty() && queued.forget("alice").is_empty() && failed.forget("alice").is_empty()
     );
 }
+
+/// `length` is that of each tenant's and model's name.
+fn page_after_many_pairs(length: usize) -> String {
+    let world = world(1_000, true);
+    for index in 0..20_000 {
+        // Coprime to each other: no pair comes twice.
+        let (tenant, model) = (format!("{:t>length$}", index % 997), format!("{:m>length$}", index % 991));
+        let mut labels = Labels { model: Some(model.into()), ..world.labels(&tenant) };
+        drop(world.metrics.placed(&mut labels));
+        world.metrics.queued(&mut labels, Outcome::Dispatched, Duration::ZERO);
+        world.metrics.failed(&labels, "ModelServerError");
+    }
+    prometheus::TextEncoder::new().encode_to_string(&world.registry.gather()).unwrap()
+}
+
+#[test]
+fn combinations_of_tenants_and_models_are_bounded() {
+    let page = page_after_many_pairs(10);
+    let lines = |name: &str| page.lines().filter(|line| line.starts_with(name)).count();
+    let count = |name: &str| -> u64 {
+        let values = page.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+        values.map(|value| value.parse::<u64>().unwrap()).sum()
+    };
+    // The first models until half of the bound is taken, and then one more series for each tenant.
+    for name in ["llm_d_epp_request_total", "llm_d_epp_request_running", "llm_d_epp_request_error_total"] {
+        assert_eq!(lines(&format!("{name}{{")), MAX_SETS / 2 + 997, "{name}");
+    }
+    let queue = "llm_d_epp_flow_control_request_queue_duration_seconds_count{";
+    assert_eq!(lines(queue), MAX_QUEUE_SETS / 2 + 997);
+    assert_eq!((count("llm_d_epp_request_total{"), count(queue)), (20_000, 20_000), "nothing is lost");
+    assert!(page.len() < 24 << 20, "{} bytes", page.len());
+}
+
+#[test]
+fn the_longest_label_values_leave_the_page_bounded() {
+    let page = page_after_many_pairs(MAX_LENGTH);
+    assert!(page.len() < 64 << 20, "{} bytes", page.len());
+}
+
+#[test]
+fn many_priorities_do_not_raise_the_bound() {
+    let world = world(1_000, false);
+    for index in 0..20_000 {
+        let tenant: Arc<str> = format!("t{}", index % 997).into();
+        let identity = Identity { priority: Priority(index % 10), tenant };
+        let mut labels = Labels { model: Some("m".into()), ..world.metrics.labels(&identity) };
+        world.metrics.queued(&mut labels, Outcome::Dispatched, Duration::ZERO);
+    }
+    let families = world.registry.gather();
+    let queue = families.iter().find(|family| family.name().contains("queue_duration")).unwrap();
+    // Of each priority one more, of the tenants that have none of their own.
+    assert_eq!(queue.get_metric().len(), MAX_QUEUE_SETS + 10);
+}
+
+#[test]
+fn a_request_that_was_running_when_the_bound_was_reached_falls_back_where_it_rose() {
+    let world = world(1_000, true);
+    let early = world.metrics.placed(&mut world.labels("early"));
+    for index in 0..=MAX_SETS {
+        let tenant = format!("t{}", index % 900);
+        let mut labels = Labels { model: Some(format!("m{}", index % 899).into()), ..world.labels(&tenant) };
+        drop(world.metrics.placed(&mut labels));
+    }
+    drop(early);
+    let page = prometheus::TextEncoder::new().encode_to_string(&world.registry.gather()).unwrap();
+    let mut running = page.lines().filter(|line| line.starts_with("llm_d_epp_request_running{"));
+    assert!(running.all(|line| line.ends_with(" 0")));
+}

@@ -17,6 +17,9 @@ use crate::{Identity, TenantLabels, Twin};
 /// Seconds.
 const BUCKETS: [f64; 10] = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
 
+/// At most this many sets of label values; the tenants of later ones are counted as `other`.
+const MAX_SETS: usize = 2_000;
+
 /// What is said of a request that was let into its queue, or passed it: nothing has ended it yet.
 const ACCEPTED: &str = "NotYetFinalized";
 
@@ -58,7 +61,7 @@ impl FlowDurations {
         let older = legacy_names.then_some("inference_extension_flow_control_request_enqueue_duration_seconds");
         registry.register(Box::new(Twin::new(family.clone(), older)))?;
         admission.observe_passes(passes);
-        let enqueue = Arc::new(Enqueue { family, series: PerTenant::default() });
+        let enqueue = Arc::new(Enqueue { family, series: PerTenant::at_most(MAX_SETS) });
         let listener = Arc::clone(&enqueue);
         tenants.on_forget(move |tenant| listener.forget(tenant));
         Ok(Self { clock, tenants, enqueue })
@@ -101,8 +104,12 @@ impl FlowDurations {
 
 impl Enqueue {
     fn find(&self, tenant: &str, priority: Priority, outcome: &'static str) -> Histogram {
-        let make = || self.family.with_label_values(&[tenant, &priority.to_string(), outcome]);
-        self.series.find(tenant, (priority, outcome), make)
+        self.series.find(
+            tenant,
+            (priority, outcome),
+            |key| key,
+            |tenant, _| self.family.with_label_values(&[tenant, &priority.to_string(), outcome]),
+        )
     }
 
     fn forget(&self, tenant: &str) {

@@ -13,7 +13,10 @@ use sluice_flow::{
     BandStats, EndpointKey, FlowStats, InvariantId, Load, Outcome, Partition, RevocationStats, Stats, Waiting,
 };
 
-use crate::TenantLabels;
+use crate::{OTHER, TenantLabels};
+
+/// At most this many rows of a family tell tenants apart; what is left is summed up under `other`.
+const MAX_ROWS: usize = 4_000;
 
 /// Where the collector finds the present state.
 pub trait FlowState: Send + Sync {
@@ -92,6 +95,13 @@ fn waiting_flows(bands: &[BandStats]) -> impl Iterator<Item = (&BandStats, &Flow
     flows.filter(|(_, flow)| flow.waiting.requests > 0)
 }
 
+/// The sum for `tenant`, or for `other` if there is no row for it and there are enough.
+fn row_of<'r, K: Ord, V: Default>(rows: &'r mut BTreeMap<K, V>, tenant: &str, key: impl Fn(String) -> K) -> &'r mut V {
+    let own = key(tenant.to_owned());
+    let has_row = rows.len() < MAX_ROWS || rows.contains_key(&own);
+    rows.entry(if has_row { own } else { key(OTHER.to_owned()) }).or_default()
+}
+
 #[expect(clippy::cast_precision_loss, reason = "Prometheus knows floats only; counts stay far below 2^53")]
 const fn float(count: u64) -> f64 {
     count as f64
@@ -102,8 +112,8 @@ impl Page<'_> {
         // Tenants without a label value of their own share a row.
         let mut waiting: BTreeMap<(String, Priority), Waiting> = BTreeMap::new();
         for (band, flow) in waiting_flows(bands) {
-            let tenant = self.tenants.admit(&flow.tenant).as_str().to_owned();
-            let sum = waiting.entry((tenant, band.priority)).or_default();
+            let tenant = self.tenants.admit(&flow.tenant);
+            let sum = row_of(&mut waiting, tenant.as_str(), |tenant| (tenant, band.priority));
             sum.requests += flow.waiting.requests;
             sum.bytes += flow.waiting.bytes;
         }
@@ -232,7 +242,7 @@ impl Page<'_> {
                 let tenant = self.tenants.admit(&flow.tenant);
                 for (key, load) in &flow.started {
                     let Some(id) = names.get(key) else { continue };
-                    let sum = in_flight.entry((id, tenant.as_str().to_owned(), band.priority)).or_default();
+                    let sum = row_of(&mut in_flight, tenant.as_str(), |tenant| (id, tenant, band.priority));
                     *sum = sum.plus(*load);
                 }
             }
@@ -280,5 +290,25 @@ impl Page<'_> {
 
     fn values<'b>(&'b self, values: &'b [String]) -> Vec<&'b str> {
         values.iter().map(String::as_str).chain([self.pool]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_bounded_and_their_sum_is_not_cut() {
+        let mut rows: BTreeMap<(String, Priority), u64> = BTreeMap::new();
+        for tenant in 0..3_000 {
+            for priority in [Priority(0), Priority(1)] {
+                *row_of(&mut rows, &tenant.to_string(), |tenant| (tenant, priority)) += 1;
+            }
+        }
+        assert_eq!(rows.len(), MAX_ROWS + 2, "one of each priority for the rest");
+        assert_eq!(rows.values().sum::<u64>(), 6_000);
+        assert_eq!(rows[&(OTHER.to_owned(), Priority(1))], 1_000);
+        *row_of(&mut rows, "7", |tenant| (tenant, Priority(0))) += 1;
+        assert_eq!(rows[&("7".to_owned(), Priority(0))], 2);
     }
 }

@@ -12,7 +12,7 @@ use sluice_core::{Clock, Time};
 pub const OTHER: &str = "other";
 
 /// A longer id would only fill the memory.
-const MAX_LENGTH: usize = 256;
+const MAX_LENGTH: usize = 128;
 
 /// A tenant that has had no request for as long as this may lose its value to a newcomer. Sooner, and a burst of made-up
 /// ids would wipe out the series of tenants that pause between two requests.
