@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn a_rising_ceiling_is_flattened() {
-        let mut ceilings = [0.8, 1.0, 0.5, f64::NAN, 0.3];
+        let mut ceilings = [1.0, 0.8, 0.8, 1.0, 0.5, f64::NAN, 0.3];
         assert_eq!(flatten(&mut ceilings), 3);
-        assert_eq!(ceilings.map(f64::to_bits), [0.8_f64, 0.8, 0.5, 0.0, 0.0].map(f64::to_bits));
+        assert_eq!(ceilings.map(f64::to_bits), [1.0_f64, 0.8, 0.8, 0.8, 0.5, 0.0, 0.0].map(f64::to_bits));
     }
 
     #[test]

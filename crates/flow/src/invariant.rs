@@ -82,3 +82,19 @@ macro_rules! check {
 }
 
 pub(crate) use check;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_invariant_is_counted_by_itself() {
+        let mut violations = Violations::default();
+        violations.count(InvariantId::F3);
+        violations.count(InvariantId::F3);
+        violations.count(InvariantId::F13);
+        let counts: Vec<u64> = InvariantId::ALL.iter().map(|&invariant| violations.of(invariant)).collect();
+        assert_eq!(counts, [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(InvariantId::F13.to_string(), "F13");
+    }
+}

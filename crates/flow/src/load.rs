@@ -79,11 +79,6 @@ impl Stages {
         self.0 & other.0 == other.0
     }
 
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
     /// The partitions that work in these stages weighs on: these, and the whole pool.
     pub const fn partitions(self) -> Partitions {
         Partitions(self.0 | Partition::Pool.bit())
@@ -167,5 +162,11 @@ mod tests {
         for (role, stages) in cases {
             assert_eq!(Stages::of_role(role), stages, "{role:?}");
         }
+    }
+
+    #[test]
+    fn stages_are_shown_by_name() {
+        let shown = [Stages::NONE, Stages::PREFILL, Stages::DECODE, Stages::BOTH].map(|stages| format!("{stages:?}"));
+        assert_eq!(shown, ["none", "prefill", "decode", "prefill+decode"]);
     }
 }

@@ -314,11 +314,6 @@ impl Pool {
         }
     }
 
-    /// There is room for some parked ticket.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
     /// The parked ticket of `priority` that goes first among those for which there is room, and the endpoint
     /// that has it. `admits` may pass over tickets.
     pub(crate) fn ready_ticket(

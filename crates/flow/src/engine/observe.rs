@@ -9,7 +9,6 @@ use crate::band::{Band, BudgetNanos};
 use crate::config::{Config, WhenFull};
 use crate::effect::Outcome;
 use crate::item::{Item, State};
-use crate::load::EndpointKey;
 use crate::policy::Rank;
 use crate::signal::{PoolMember, Signal};
 use crate::ticket::Ticket;
@@ -191,10 +190,5 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Whether `key` is in the present pool.
-    pub fn has_endpoint(&self, key: EndpointKey) -> bool {
-        self.pool.endpoint(key).is_some()
     }
 }

@@ -65,10 +65,9 @@ impl Engine {
     fn goes_first(&mut self, ticket: Ticket) -> bool {
         let item = &self.items[ticket];
         let Some(index) = self.band_index(item.priority) else { return false };
-        let band = &self.bands[index];
-        let free = !band.has_dispatchable() && !band.flows[item.flow].capped && !self.pool.has_ready();
+        let capped = self.bands[index].flows[item.flow].capped;
         let settled = !self.ceilings_due && self.usage_limit.refresh() == Refresh::OnBands;
-        free && settled && self.gate_is_open(index)
+        !capped && settled && self.gate_is_open(index)
     }
 
     /// Makes the ticket, in no queue yet.

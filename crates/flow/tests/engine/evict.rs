@@ -5,19 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluice_core::Priority;
-use sluice_flow::{
-    Ask, Booking, Config, EndpointKey, EvictionConfig, Park, Signal, Stage, Stages, Start, Ticket, VictimOrder,
-};
-use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode, Fcfs, SloDeadline, Weighted, Weights};
-use smallvec::smallvec;
+use sluice_flow::{Ask, Config, EndpointKey, EvictionConfig, Signal, Stages, Start, Ticket, VictimOrder};
+use sluice_plugins::flow::{Fcfs, SloDeadline, Weighted, Weights};
 
 use crate::harness::endpoints::member;
-use crate::harness::rig::{Rig, ask, band, granted, hint, plain, pool, revoked, with_ceilings};
-
-fn evicting(mut config: Config) -> Config {
-    config.eviction = Some(EvictionConfig::default());
-    config
-}
+use crate::harness::rig::{Rig, ask, band, evicting, granted, plain, pool, revoked, with_ceilings};
 
 /// Runs what is in flight on a pool that has room for it, then shrinks the pool to `slots` and lets the rest
 /// wait.
@@ -176,75 +168,6 @@ fn cheapest_looks_at_what_the_client_has_when_the_plan_is_made() {
     assert_eq!(order, [runs[3].0, runs[1].0, runs[2].0, runs[0].0]);
 }
 
-/// At most 100 tokens per endpoint, and in hybrid mode 4 requests.
-fn measuring(mode: ConcurrencyMode) -> Config {
-    let mut config = plain();
-    config.detector = Arc::new(ConcurrencyDetector {
-        mode,
-        max_token_concurrency: 100,
-        max_concurrency: 4,
-        ..ConcurrencyDetector::default()
-    });
-    evicting(config)
-}
-
-fn sized(tokens: u64, priority: i32) -> Ask {
-    Ask { tokens, ..ask("a", priority) }
-}
-
-#[test]
-fn tokens_take_the_shortest_prefix_that_covers_the_need() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
-    let running: Vec<_> = [40, 30, 20, 10].map(|tokens| rig.run_on(0, sized(tokens, -1))).into();
-    // 100 in flight and 25 to come: the two newest free 30.
-    assert_eq!(revoked(&rig.submit(sized(25, 0)).1), [running[3], running[2]]);
-}
-
-#[test]
-fn what_victims_free_is_what_their_endpoint_loses_and_not_what_they_weigh_alone() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Hybrid), &[4]);
-    let running: Vec<_> = [0, 0, 0, 90].map(|tokens| rig.run_on(0, sized(tokens, -1))).into();
-    // The newest is 0.9 by itself. Its end leaves three of four places taken, so that two have to go for two.
-    rig.submit(sized(0, 0));
-    rig.submit(sized(0, 0));
-    let revoked_in_all = rig.stats().leases.revoked;
-    assert_eq!(revoked_in_all, 2);
-    assert_eq!(granted(&rig.release(running[3])).len(), 1);
-    assert_eq!(granted(&rig.release(running[2])).len(), 1);
-}
-
-#[test]
-fn an_endpoint_loaded_over_its_limit_frees_only_what_is_below_it() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
-    let running = [99, 150].map(|tokens| rig.run_on(0, sized(tokens, -1)));
-    // It counts for 100, and for 99 without the newest.
-    assert_eq!(revoked(&rig.submit(sized(10, 0)).1), [running[1], running[0]]);
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
-    let running = [99, 150].map(|tokens| rig.run_on(0, sized(tokens, -1)));
-    assert_eq!(revoked(&rig.submit(sized(1, 0)).1), [running[1]]);
-}
-
-#[test]
-fn nobody_is_revoked_on_an_endpoint_that_stays_full_without_them() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1]);
-    let helps = rig.run_on(1, sized(100, -1));
-    rig.run_on(0, sized(50, -1));
-    rig.run_on(0, sized(5_000, 0));
-    assert_eq!(revoked(&rig.submit(sized(10, 0)).1), [helps]);
-    // And if there is nobody else, nobody at all.
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
-    rig.run_on(0, sized(50, -1));
-    rig.run_on(0, sized(5_000, 0));
-    assert_eq!(revoked(&rig.submit(sized(10, 0)).1), []);
-}
-
-#[test]
-fn a_huge_prompt_that_waits_is_no_reason_to_clear_more_than_one_endpoint() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1, 1]);
-    let running = [0, 1, 2].map(|endpoint| rig.run_on(endpoint, sized(100, -1)));
-    assert_eq!(revoked(&rig.submit(sized(1_000_000, 0)).1), [running[2]]);
-}
-
 #[test]
 fn a_tenant_is_demand_for_what_it_may_still_hold() {
     let mut config = plain();
@@ -275,63 +198,6 @@ fn what_has_gone_is_no_demand() {
 }
 
 #[test]
-fn of_hinted_demand_what_has_not_gone_stays() {
-    let mut config = plain();
-    config.eviction = Some(EvictionConfig { max_in_flight_revocations: Some(1), ..EvictionConfig::default() });
-    let mut rig = Rig::new(config, &[2, 1]);
-    let batch = [0, 0, 1].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
-    let hinted = || Ask { eligible: hint(&[0]), ..ask("chat", 0) };
-    let (goes, effects) = rig.submit(hinted());
-    assert_eq!(revoked(&effects), [batch[1]]);
-    rig.queue(hinted());
-    rig.engine.cancel(rig.now, goes);
-    rig.at_millis(1_000);
-    assert_eq!(revoked(&rig.on_time()), [batch[0]]);
-}
-
-#[test]
-fn hinted_demand_takes_victims_on_its_endpoints_only() {
-    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
-    let on_first = rig.run_on(0, ask("batch", -10));
-    rig.run_on(1, ask("batch", -10));
-    let (chat, effects) = rig.submit(Ask { eligible: hint(&[0]), ..ask("chat", 0) });
-    assert_eq!(revoked(&effects), [on_first]);
-    assert_eq!(granted(&rig.release(on_first)), [chat]);
-}
-
-#[test]
-fn a_parked_ticket_behind_a_closed_gate_is_demand_on_its_endpoints() {
-    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
-    let on_first = rig.run_on(0, ask("batch", -10));
-    let parked = rig.grant(ask("chat", 0));
-    assert_eq!(rig.park(parked, &[0]), Park::Waiting);
-    assert_eq!(rig.effects(), [], "the gate is open: room will come by itself");
-    let (_, effects) = rig.submit(ask("batch", -10));
-    assert_eq!(revoked(&effects), [on_first]);
-    assert_eq!(granted(&rig.release(on_first)), [parked]);
-}
-
-#[test]
-fn a_victim_in_a_stage_that_is_not_short_is_passed_over() {
-    let mut rig = Rig::new(evicting(plain()), &[]);
-    rig.observe(Signal::Pool(vec![member(0, 0, Stages::PREFILL, Some(1)), member(1, 1, Stages::DECODE, Some(4))]));
-    let booking = |endpoint, stage| Booking { endpoint: EndpointKey(endpoint), stage, tokens: 0 };
-    let both = rig.grant(Ask { stages: Stages::BOTH, ..ask("batch", -10) });
-    let bookings = smallvec![booking(1, Stage::Decode), booking(0, Stage::Prefill)];
-    rig.engine.start(rig.now, both, Start { bookings, progress: None }).unwrap();
-    let (_, effects) = rig.submit(Ask { stages: Stages::BOTH, ..ask("chat", 0) });
-    assert_eq!(revoked(&effects), [both]);
-    rig.release(both);
-
-    // Decode work cannot relieve a full prefill.
-    let mut rig = Rig::new(evicting(plain()), &[]);
-    rig.observe(Signal::Pool(vec![member(0, 0, Stages::PREFILL, Some(1)), member(1, 1, Stages::DECODE, Some(4))]));
-    rig.run_on(1, ask("batch", -10));
-    rig.grant(Ask { stages: Stages::PREFILL, ..ask("chat", 0) });
-    assert_eq!(revoked(&rig.submit(Ask { stages: Stages::BOTH, ..ask("chat", 0) }).1), []);
-}
-
-#[test]
 fn an_empty_pool_and_a_departed_endpoint_evict_nobody() {
     let (mut rig, _) = full_of_batch(plain(), 2);
     rig.observe(Signal::Pool(vec![]));
@@ -350,10 +216,14 @@ fn a_dry_run_counts_and_spares() {
     }
     let totals = rig.stats().totals[&Priority(0)];
     assert_eq!((totals.would_revoke, totals.revocations), (2, 0));
+    // As long as it is one, each is counted once.
+    rig.observe(Signal::Reload(Box::new(evicting(config.clone()))));
+    assert_eq!(rig.stats().totals[&Priority(0)].would_revoke, 2);
     // Once it is no longer a dry run, the same leases are revoked in earnest.
     config.dry_run.eviction = false;
     let effects = rig.observe(Signal::Reload(Box::new(evicting(config))));
     assert_eq!(revoked(&effects), [batch[1], batch[0]]);
+    assert_eq!(rig.stats().leases.revoked, 2);
 }
 
 #[test]

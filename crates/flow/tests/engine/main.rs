@@ -4,6 +4,7 @@
 
 mod cancel;
 mod evict;
+mod evict_where;
 mod falsified;
 mod first_chunk;
 mod harness;
@@ -13,6 +14,7 @@ mod observe_pool;
 mod observe_reload;
 mod on_time;
 mod park;
+mod policies;
 mod random_operations;
 mod rebook;
 mod release;

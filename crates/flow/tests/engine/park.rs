@@ -2,9 +2,10 @@
 
 use sluice_core::Priority;
 use sluice_flow::{EndpointKey, Outcome, Park, Stages, StartError, Verdict};
+use sluice_plugins::flow::{Fcfs, Weighted, Weights};
 
 use crate::harness::endpoints::member;
-use crate::harness::rig::{Rig, ask, dropped, granted, plain, pool, verdicts, with_ceilings};
+use crate::harness::rig::{Rig, ask, band, dropped, granted, plain, pool, verdicts, with_ceilings};
 
 /// Two endpoints of one place each; the first is taken, and a ticket waits for it.
 fn parked() -> (Rig, sluice_flow::Ticket, sluice_flow::Ticket) {
@@ -165,4 +166,46 @@ fn parking_takes_the_queue_charge_back_even_beyond_the_limit() {
     assert_eq!(rig.stats().waiting.requests, 2);
     let (_, refused) = rig.submit(ask("a", 0));
     assert_eq!(dropped(&refused).len(), 1);
+}
+
+/// Tenants of band 0 and 10 may hold one lease at a time; the first two endpoints have one place each, both taken.
+fn one_lease_each() -> (Rig, [sluice_flow::Ticket; 2]) {
+    let mut config = plain();
+    for priority in [0, 10] {
+        let one = band(Fcfs, Weighted::new(Weights::default(), Some(1)));
+        config.bands.insert(Priority(priority), one);
+    }
+    let mut rig = Rig::new(config, &[1, 1, 8]);
+    let running = [(0, 1), (1, 2)].map(|(endpoint, priority)| rig.run_on(endpoint, ask("runs", priority)));
+    (rig, running)
+}
+
+fn park_on(rig: &mut Rig, endpoint: u8, tenant: &str, priority: i32) -> sluice_flow::Ticket {
+    let ticket = rig.grant(ask(tenant, priority));
+    assert_eq!(rig.park(ticket, &[endpoint]), Park::Waiting);
+    assert_eq!(rig.effects(), []);
+    ticket
+}
+
+#[test]
+fn a_tenant_at_its_limit_keeps_nobody_behind_it_waiting() {
+    // On the same endpoint as well as on another one.
+    for endpoint in [0, 1] {
+        let (mut rig, running) = one_lease_each();
+        park_on(&mut rig, 0, "limited", 10);
+        let behind = park_on(&mut rig, endpoint, "other", 0);
+        rig.run_on(2, ask("limited", 10));
+        assert_eq!(granted(&rig.release(running[0])).len() + granted(&rig.release(running[1])).len(), 1);
+        assert_eq!(rig.start(behind, endpoint.into()), Ok(()));
+    }
+}
+
+#[test]
+fn the_first_goes_first_though_one_behind_a_tenant_at_its_limit_was_found_before() {
+    let (mut rig, _) = one_lease_each();
+    park_on(&mut rig, 0, "limited", 0);
+    let second = park_on(&mut rig, 1, "b", 0);
+    let third = park_on(&mut rig, 0, "c", 0);
+    rig.run_on(2, ask("limited", 0));
+    assert_eq!(granted(&rig.observe(pool(&[2, 2, 8]))), [second, third]);
 }

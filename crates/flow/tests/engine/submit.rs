@@ -180,6 +180,22 @@ fn a_newcomer_that_is_refused_anyway_displaces_nobody() {
 }
 
 #[test]
+fn a_queue_above_its_limit_by_parking_is_not_cut_for_a_newcomer_that_is_refused() {
+    let mut config = with_ceilings(&[(5, 1.0), (0, 1.0), (-1, 0.5)]);
+    config.global = GlobalLimits { requests: Some(1), bytes: None };
+    config.when_full = WhenFull::Displace;
+    let mut rig = Rig::new(config, &[1, 1]);
+    rig.run_on(0, ask("a", 0));
+    let parks = rig.grant(ask("a", 0));
+    rig.queue(ask("a", -1));
+    rig.engine.park(rig.now, parks, hint(&[0]).unwrap());
+    rig.run_on(1, ask("a", 5));
+    assert_eq!(rig.stats().waiting.requests, 2);
+    let (ticket, effects) = rig.submit(Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("b", 5) });
+    assert_eq!(dropped(&effects), [(ticket, Outcome::EvictedTtl)]);
+}
+
+#[test]
 fn a_newcomer_that_is_granted_at_once_displaces_nobody() {
     let (mut rig, batch) = full_of_batch();
     rig.grant(Ask { ttl: TtlHeader::Within(Duration::ZERO), ..ask("b", 5) });

@@ -6,8 +6,8 @@ use std::time::Duration;
 use sluice_core::{FlowKey, Priority, TerminationCause, Time};
 use sluice_flow::policy::{FairnessPolicy, OrderingPolicy};
 use sluice_flow::{
-    Ask, BandConfig, Budgets, Config, Effect, Ended, EndpointKey, Engine, Outcome, Park, Signal, Stages, Start,
-    StartError, Stats, Ticket, Verdict, Waiter,
+    Ask, BandConfig, Budgets, Config, Effect, Ended, EndpointKey, Engine, EvictionConfig, Outcome, Park, Signal,
+    Stages, Start, StartError, Stats, Ticket, Verdict, Waiter,
 };
 use sluice_plugins::flow::{ConcurrencyDetector, Curve, Fcfs, PriorityHoldback, RoundRobin, StaticUsageLimit};
 
@@ -29,6 +29,12 @@ pub(crate) fn band(ordering: impl OrderingPolicy + 'static, fairness: impl Fairn
 /// First come first served, round robin, ceilings of 1, requests counted; 60 s in the queue.
 pub(crate) fn plain() -> Config {
     Config::new(band(Fcfs, RoundRobin), Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()))
+}
+
+/// With eviction, as it is by default.
+pub(crate) fn evicting(mut config: Config) -> Config {
+    config.eviction = Some(EvictionConfig::default());
+    config
 }
 
 /// As [`plain`], with a band for each priority and its ceiling.
