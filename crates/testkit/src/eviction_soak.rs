@@ -1,0 +1,252 @@
+//! Batch work that is evicted again and again, at whatever moment of its requests, and the question whether anything is
+//! lost, done twice or left behind.
+
+mod clients;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use sluice_core::SystemClock;
+use tokio::task::JoinSet;
+
+use self::clients::{Batch, Leaving, Urgent};
+use crate::{EnvoyConfig, PickerConfig, Protocol, Simulator, Stack, Template, eventually, flow_config};
+
+const MODEL: &str = "soak-model";
+/// Of the simulated model.
+const SEED: u64 = 0;
+const SERVERS: usize = 2;
+const SLOTS: u32 = 8;
+const ORDERING: &str = "slo-deadline-ordering-policy";
+/// Longer than anything takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Clients of all kinds on a pool that batch work always fills.
+///
+/// ```text
+/// batch clients   ──┐  texts of random lengths, taken up again where they were cut
+/// leaving clients ──┼──> pool: every urgent request takes a slot from one of these two
+/// urgent clients  ──┘  short, at random moments
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct EvictionSoak<'a> {
+    /// The programs `epp` and `model-server-sim`.
+    pub picker: &'a Path,
+    pub simulator: &'a Path,
+    pub template: Template,
+    /// `sluice.eviction.midStream`.
+    pub mid_stream: &'a str,
+    /// How many there are to be, at least.
+    pub evictions: u64,
+    /// Makes the clients' random choices repeatable.
+    pub seed: u64,
+}
+
+/// What an [`EvictionSoak`] went through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EvictionSoakReport {
+    /// Requests that the picker chose to evict.
+    pub evictions: u64,
+    /// Of these, that ended in time, as the picker saw it.
+    pub confirmed: u64,
+    /// Items that ended, each with the right text.
+    pub items: u64,
+    pub attempts: u64,
+    /// Evictions of which the batch clients were told.
+    pub told: u64,
+    /// Their streams that ended without a word.
+    pub cuts: u64,
+    /// Tokens that were read a second time.
+    pub wasted_tokens: u64,
+    /// Urgent requests that were served.
+    pub urgent: u64,
+    /// Requests that their clients left.
+    pub left: u64,
+}
+
+impl EvictionSoak<'_> {
+    /// Fails if an item was given up or got another text than the model writes, if an urgent request was not served,
+    /// and if anything is still taken when all is over.
+    pub async fn run(&self) -> Result<EvictionSoakReport> {
+        let mut servers = Vec::new();
+        for _ in 0..SERVERS {
+            let slots = SLOTS.to_string();
+            let arguments = ["--model", MODEL, "--max-num-seqs", &slots, "--time-per-output-token", "8"];
+            servers.push(Simulator::start(self.simulator, &arguments).await?);
+        }
+        let addresses: Vec<_> = servers.iter().map(Simulator::address).collect();
+        let config = |endpoints: &Path| PickerConfig::custom(&self.config(), endpoints);
+        let envoy = EnvoyConfig::from_template(self.template)?;
+        let stack = Stack::start_configured(self.picker, &[], config, envoy, &addresses).await?;
+        let pool = Pool { stack, servers };
+        let mut report = self.load(&pool).await?;
+        pool.wait_until_idle().await.context("after all clients have ended")?;
+        let [issued, confirmed, timed_out] = pool.revocations().await?;
+        ensure!(issued == confirmed + timed_out, "{issued} revoked, {confirmed} ended, {timed_out} timed out");
+        (report.evictions, report.confirmed) = (issued, confirmed);
+        pool.fill_every_slot().await?;
+        pool.wait_until_idle().await.context("after every slot was filled once more")?;
+        Ok(report)
+    }
+
+    async fn load(&self, pool: &Pool) -> Result<EvictionSoakReport> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let clock = SystemClock::start();
+        let mut clients = JoinSet::new();
+        for (number, protocol) in (0..).zip(Protocol::ALL) {
+            let seed = self.seed.wrapping_mul(1_000).wrapping_add(number * 100);
+            let batch = Batch { url: pool.stack.envoy.url("/v1/completions"), protocol, clock, seed };
+            clients.spawn(batch.run(Arc::clone(&stop)));
+            let url = pool.stack.envoy.url("/v1/chat/completions");
+            for seed in seed..seed + 3 {
+                let (client, url) = (protocol.client()?, url.clone());
+                clients.spawn(Leaving { client, url, seed }.run(Arc::clone(&stop)));
+            }
+            for seed in seed + 50..seed + 54 {
+                let (client, url) = (protocol.client()?, url.clone());
+                clients.spawn(Urgent { client, url, seed }.run(Arc::clone(&stop)));
+            }
+        }
+        let enough = async {
+            while pool.revocations().await?[0] < self.evictions {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::select! {
+            biased;
+            early = clients.join_next() => match early {
+                Some(ended) => bail!("a client ended before it was told to: {:?}", ended?),
+                None => bail!("there are no clients"),
+            },
+            enough = enough => enough?,
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut report = EvictionSoakReport::default();
+        while let Some(part) = clients.join_next().await {
+            report.add(part??);
+        }
+        Ok(report)
+    }
+
+    fn config(&self) -> Value {
+        let mut config = flow_config(SLOTS);
+        // By deadlines that are drawn by lot, so that victims are.
+        if let Some(plugins) = config["plugins"].as_array_mut() {
+            plugins.push(json!({"type": ORDERING}));
+        }
+        config["flowControl"]["defaultNegativePriorityBand"] = json!({"orderingPolicyRef": ORDERING});
+        config["flowControl"]["enableEviction"] = true.into();
+        config["flowControl"]["defaultRequestTTL"] = "10m".into();
+        config["sluice"]["eviction"] = json!({"midStream": self.mid_stream, "victimOrder": "most-slack"});
+        config
+    }
+}
+
+impl EvictionSoakReport {
+    fn add(&mut self, part: Self) {
+        let Self { evictions, confirmed, items, attempts, told, cuts, wasted_tokens, urgent, left } = part;
+        self.evictions += evictions;
+        self.confirmed += confirmed;
+        self.items += items;
+        self.attempts += attempts;
+        self.told += told;
+        self.cuts += cuts;
+        self.wasted_tokens += wasted_tokens;
+        self.urgent += urgent;
+        self.left += left;
+    }
+}
+
+impl fmt::Display for EvictionSoakReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { evictions, confirmed, items, attempts, told, cuts, wasted_tokens, urgent, left } = self;
+        write!(f, "{evictions} evictions, {confirmed} confirmed; {items} items in {attempts} attempts, all right, ")?;
+        write!(f, "{told} times told of an eviction, {cuts} times cut, {wasted_tokens} tokens read again; ")?;
+        write!(f, "{urgent} urgent requests served, {left} requests left by their clients")
+    }
+}
+
+#[derive(Debug)]
+struct Pool {
+    // Before the servers, so that nothing is sent to one that is gone.
+    stack: Stack,
+    servers: Vec<Simulator>,
+}
+
+impl Pool {
+    /// Requests chosen to be evicted, those that ended in time, and those that did not.
+    async fn revocations(&self) -> Result<[u64; 3]> {
+        let page = self.stack.picker.metrics().await?;
+        let count = |name: &str, labels: &[(&str, &str)]| {
+            let count = page.count(&format!("llm_d_epp_flow_control_{name}"), labels);
+            u64::try_from(count.unwrap_or_default()).context("a count")
+        };
+        Ok([
+            count("revocations_issued_total", &[])?,
+            count("revocations_total", &[("outcome", "confirmed")])?,
+            count("revocations_total", &[("outcome", "timed_out")])?,
+        ])
+    }
+
+    /// Waits until every part says that nothing is in flight.
+    async fn wait_until_idle(&self) -> Result<()> {
+        let mut counts = Vec::new();
+        let idle = eventually(LIMIT, "nothing is in flight", async || {
+            counts = self.in_flight().await?;
+            Ok(counts.iter().all(|(_, count)| *count == 0).then_some(()))
+        })
+        .await;
+        idle.with_context(|| format!("{counts:?}"))
+    }
+
+    async fn in_flight(&self) -> Result<Vec<(String, i64)>> {
+        let flow = self.stack.picker.flow().await?;
+        let mut counts: Vec<(String, i64)> = ["granted", "started", "revoked"]
+            .map(|kind| (kind.to_owned(), flow["leases"][kind].as_i64().unwrap_or(i64::MAX)))
+            .into();
+        counts.push(("waiting".to_owned(), flow["waiting"]["requests"].as_i64().unwrap_or(i64::MAX)));
+        let page = self.stack.picker.metrics().await?;
+        for gauge in ["llm_d_epp_request_running", "llm_d_epp_inflight_requests", "llm_d_epp_inflight_tokens"] {
+            counts.push((gauge.to_owned(), page.count(gauge, &[]).unwrap_or_default()));
+        }
+        for server in &self.servers {
+            let page = server.metrics().await?;
+            for gauge in ["vllm:num_requests_running", "vllm:num_requests_waiting"] {
+                counts.push((gauge.to_owned(), page.count(gauge, &[]).context(gauge)?));
+            }
+        }
+        let envoy = self.stack.envoy.stats().await?;
+        for cluster in ["model_servers", "picker"] {
+            let active = envoy.count("envoy_cluster_upstream_rq_active", &[("envoy_cluster_name", cluster)]);
+            counts.push((cluster.to_owned(), active.context("Envoy's active requests")?));
+        }
+        Ok(counts)
+    }
+
+    /// As many endless chats as there are slots: each must find its own.
+    async fn fill_every_slot(&self) -> Result<()> {
+        let client = Protocol::Http2.client()?;
+        let url = self.stack.envoy.url("/v1/chat/completions");
+        let mut chats = Vec::new();
+        for _ in 0..SERVERS * usize::try_from(SLOTS)? {
+            let request = clients::chat(&client, &url, "standard", 20_000);
+            chats.push(request.send().await?.error_for_status()?);
+        }
+        let mut running = Vec::new();
+        let full = eventually(LIMIT, "every slot of every engine is taken", async || {
+            running.clear();
+            for server in &self.servers {
+                let page = server.metrics().await?;
+                running.push(page.count("vllm:num_requests_running", &[]));
+            }
+            Ok(running.iter().all(|count| *count == Some(i64::from(SLOTS))).then_some(()))
+        });
+        full.await.with_context(|| format!("running: {running:?}"))
+    }
+}
