@@ -1,0 +1,13 @@
+//! Sheddable work in flight makes room for more urgent work: who has to go, how many, when none, and what each client
+//! sees of it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
+mod campaigns;
+mod demand;
+mod phases;
+mod rig;
+mod seen;
+mod steps;
+mod vectors;
+mod victims;

@@ -1,0 +1,153 @@
+//! Who is evicted among those of the lowest priority, and by how much the others are spared.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sluice_core::Time;
+use sluice_testkit::eventually;
+
+use super::rig::{Pool, SLACK, evicting};
+use super::seen::Ending;
+use crate::flow::support::AT_ONCE;
+use crate::support::LIMIT;
+
+const SLOTS: usize = 32;
+
+/// When a request reached the model server.
+fn began(pool: &Pool, tag: &str) -> Time {
+    let visits = pool.counted.servers.iter().flat_map(|server| server.visits());
+    visits.into_iter().find(|visit| visit.tag == tag).expect("a visit").began
+}
+
+/// A single interactive request comes to the full pool, and gets in; who had to go for it?
+async fn victim_of_one(pool: &mut Pool, number: usize) -> String {
+    let before = pool.victims();
+    let tag = format!("interactive-{number}");
+    let request = pool.stream("interactive", &tag);
+    pool.send(&tag, request);
+    eventually(LIMIT, "the newcomer is at the model server", async || {
+        Ok(pool.counted.servers.iter().any(|server| server.tags().contains(&tag)).then_some(()))
+    })
+    .await
+    .unwrap();
+    pool.wait_for(SLOTS, 0).await;
+    pool.settle().await.unwrap();
+    let mut victims = pool.victims();
+    victims.retain(|tag, _| !before.contains_key(tag));
+    assert_eq!(victims.len(), 1, "{victims:?}");
+    let (victim, left) = victims.pop_first().unwrap();
+    // Its slot was free before the newcomer came to it, so the model server never had more than its slots.
+    assert!(left <= began(pool, &tag).saturating_add(AT_ONCE), "{left:?}");
+    let (ended, seen) = pool.next_end().await;
+    assert_eq!((&ended, seen.ending()), (&victim, Ending::ToldThenCut), "{seen}");
+    victim
+}
+
+#[tokio::test]
+async fn the_newest_goes_first() {
+    let mut pool = Pool::start(&evicting(32, &json!({"victimOrder": "newest"}))).await;
+    // Where priorities differ, the lowest goes before the newest.
+    let batch = pool.fill("batch", 4).await;
+    pool.fill("sheddable", SLOTS - 4).await;
+    for (number, expected) in batch.iter().rev().enumerate() {
+        assert_eq!(victim_of_one(&mut pool, number).await, *expected);
+    }
+    // Nobody else has noticed anything.
+    pool.counted.servers[0].release(SLOTS);
+    for _ in 0..SLOTS {
+        let (tag, seen) = pool.next_end().await;
+        assert_eq!(seen.ending(), Ending::Complete, "{tag}: {seen}");
+    }
+}
+
+#[tokio::test]
+async fn the_one_with_the_most_slack_goes_first_and_one_without_a_deadline_before_all() {
+    let mut config = evicting(32, &json!({"victimOrder": "most-slack"}));
+    config["plugins"].as_array_mut().unwrap().push(json!({"type": "slo-deadline-ordering-policy"}));
+    config["flowControl"]["defaultNegativePriorityBand"] = json!({"orderingPolicyRef": "slo-deadline-ordering-policy"});
+    let mut pool = Pool::start(&config).await;
+    let slack = |index: usize| match index {
+        7 => Some("9000000"),
+        20 => Some("3000000"),
+        11 => None,
+        _ => Some("600000"),
+    };
+    for index in 0..SLOTS {
+        let tag = format!("batch-{index}");
+        let mut request = pool.stream("batch", &tag);
+        if let Some(slack) = slack(index) {
+            request = request.header(SLACK, slack);
+        }
+        pool.run(&tag, request).await;
+    }
+    // Of those with the same slack the last to arrive has the latest deadline.
+    for (number, expected) in ["batch-11", "batch-7", "batch-20", "batch-31", "batch-30"].into_iter().enumerate() {
+        assert_eq!(victim_of_one(&mut pool, number).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_one_whose_client_has_seen_least_goes_first() {
+    let mut pool = Pool::start(&evicting(32, &json!({"victimOrder": "cheapest"}))).await;
+    for index in 0..SLOTS {
+        let tag = format!("batch-{index}");
+        let silent = [3, 17].contains(&index);
+        let request = if silent { pool.whole("batch", &tag) } else { pool.stream("batch", &tag) };
+        pool.run(&tag, request).await;
+    }
+    eventually(LIMIT, "the first events have passed", async || {
+        let page = pool.counted.stack.picker.metrics().await?;
+        Ok(page.count("llm_d_epp_request_running", &[]).is_some_and(|running| running == 32).then_some(()))
+    })
+    .await
+    .unwrap();
+    for expected in ["batch-17", "batch-3"] {
+        let arrived = pool.arrived();
+        pool.burst("interactive", 1);
+        pool.wait_for_arrivals(arrived + 1, SLOTS, 0).await;
+        let (victim, seen) = pool.next_end().await;
+        assert_eq!((victim.as_str(), seen.ending()), (expected, Ending::ToldByStatus), "{seen}");
+    }
+    // All others have had the same.
+    assert_eq!(victim_of_one(&mut pool, 0).await, "batch-31");
+}
+
+#[tokio::test]
+async fn a_burst_evicts_all_it_needs_at_the_same_time() {
+    let mut pool = Pool::start(&evicting(32, &json!({}))).await;
+    pool.fill("batch", SLOTS).await;
+    // What has come meanwhile is there at once when the picker goes on.
+    pool.counted.stack.picker.process_mut().freeze().unwrap();
+    pool.burst("interactive", SLOTS);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    pool.counted.stack.picker.process_mut().resume().unwrap();
+    pool.wait_for_arrivals(2 * SLOTS, SLOTS, 0).await;
+    assert_eq!((pool.issued(Some(100)).await, pool.issued(None).await), (32, 32));
+    let victims = pool.victims();
+    assert_eq!(victims.len(), SLOTS);
+    let (first, last) = (victims.values().min().unwrap(), victims.values().max().unwrap());
+    let spread = last.saturating_since(*first);
+    println!("32 victims gone within {spread:?}");
+    assert!(spread < AT_ONCE, "{spread:?}: one after the other");
+    for _ in 0..SLOTS {
+        let (_, seen) = pool.next_end().await;
+        assert_eq!(seen.ending(), Ending::ToldThenCut, "{seen}");
+    }
+    assert_eq!(pool.counted.servers[0].peak_without_aborted(AT_ONCE), SLOTS);
+}
+
+#[tokio::test]
+async fn no_more_than_the_allowed_number_are_revoked_at_the_same_time() {
+    let mut pool = Pool::start(&evicting(8, &json!({"maxInFlightRevocations": 1}))).await;
+    pool.fill("batch", 8).await;
+    pool.burst("interactive", 8);
+    pool.wait_for_arrivals(16, 8, 0).await;
+    pool.settle().await.unwrap();
+    // One after the other, so each slot that came free was taken before the next one did.
+    let server = &pool.counted.servers[0];
+    let took: Vec<Time> = server.visits().iter().skip(8).map(|visit| visit.began).collect();
+    let gone: Vec<Time> = pool.victims().into_values().collect();
+    let (first_in, last_gone) = (took.iter().min().unwrap(), gone.iter().max().unwrap());
+    assert_eq!((took.len(), gone.len()), (8, 8));
+    assert!(first_in < last_gone, "all were gone before the first newcomer came");
+}
