@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: the whole thing on one machine, with simulated model servers.
 
 mod chats;
+mod eviction;
 mod fairness;
 mod holdback;
 mod pool;
@@ -37,6 +38,8 @@ enum Scenario {
     Holdback,
     /// Tenants of one priority, one of which sends ten times as much
     Fairness,
+    /// Batch work that is ended for more urgent work, and taken up again
+    Eviction,
 }
 
 /// What is started. Envoy is found by the code that starts it.
@@ -62,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 Some(Scenario::Tiers) => tiers::show(&programs).await,
                 Some(Scenario::Holdback) => holdback::show(&programs).await,
                 Some(Scenario::Fairness) => fairness::show(&programs).await,
+                Some(Scenario::Eviction) => eviction::show(&programs).await,
             }
         };
         // Dropping the demo on a signal ends every process it has started.

@@ -4,6 +4,7 @@
 //! they share the code that starts Envoy, the picker and simulated model servers with the tests.
 
 mod bench;
+mod campaign;
 mod console;
 mod demo;
 mod fuzz;
@@ -27,6 +28,8 @@ struct Cli {
 enum Command {
     /// Measures what the product's parts cost
     Bench(bench::Arguments),
+    /// Runs an experiment through a real Envoy and prints its table
+    Campaign(campaign::Arguments),
     /// Sends chats through a real Envoy to simulated model servers and shows where each went
     Demo(demo::Arguments),
     /// Runs random operations on a part of the product until something breaks
@@ -42,6 +45,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Campaign(arguments) => campaign::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use sluice_testkit::{
-    Burst, CountingUpstream, EnvoyConfig, PickerConfig, Soak, Stack, Template, envoy_binary, flow_config, workspace,
+    Burst, CountingUpstream, EnvoyConfig, EvictionSoak, PickerConfig, Soak, Stack, Template, envoy_binary, flow_config,
+    workspace,
 };
 
 use crate::console::say;
@@ -22,19 +23,33 @@ pub(crate) struct Arguments {
     /// Seconds of random load, endings and changes of the pool; 0 for the burst alone
     #[arg(long, default_value_t = 600)]
     seconds: u64,
+    /// Evictions at random moments, shared by the ways in which a stream may be ended, in place of the above
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "seconds"])]
+    evictions: Option<u64>,
     /// Where the random numbers begin
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
+/// What is shown to the picker of answers, and how it ends those that it evicts.
+const ENDS: [(Template, &str); 4] = [
+    (Template::FullDuplex, "event-then-reset"),
+    (Template::FullDuplex, "event-then-end"),
+    (Template::FullDuplex, "reset"),
+    (Template::ResponseBypass, "event-then-reset"),
+];
+
 /// First a burst that must fill every server to its limit and no further, then the comparison of the ledger with the
-/// engines.
+/// engines. Or evictions.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(format_args!("building the picker and the simulated model server"));
     let [picker, simulator] = workspace::build_programs_in_sight(["epp", "model-server-sim"])?;
     envoy_binary()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
+        if let Some(evictions) = arguments.evictions {
+            return evict(&picker, &simulator, evictions, arguments.seed).await;
+        }
         burst(&picker, arguments).await?;
         if arguments.seconds == 0 {
             return Ok(());
@@ -45,6 +60,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         say(format_args!("{}", soak.run().await?));
         Ok(())
     })
+}
+
+async fn evict(picker: &Path, simulator: &Path, evictions: u64, seed: u64) -> Result<()> {
+    let evictions = evictions.div_ceil(ENDS.len() as u64);
+    for (template, mid_stream) in ENDS {
+        say(format_args!("{template:?}, {mid_stream}: {evictions} evictions or more"));
+        let soak = EvictionSoak { picker, simulator, template, mid_stream, evictions, seed };
+        say(format_args!("{}", soak.run().await?));
+    }
+    Ok(())
 }
 
 async fn burst(picker: &Path, arguments: &Arguments) -> Result<()> {

@@ -42,9 +42,14 @@ impl Pool {
         self.stack.picker.page("/debug/flow")
     }
 
+    /// Where clients send their requests.
+    pub(super) fn url(&self, path: &str) -> String {
+        self.stack.envoy.url(path)
+    }
+
     /// Sends for `duration` and waits for everything to end.
     pub(super) async fn load(&self, classes: &[Class], duration: Duration) -> Result<Vec<Tally>> {
-        let url = self.stack.envoy.url("/v1/chat/completions");
+        let url = self.url("/v1/chat/completions");
         Load { url: &url, model: MODEL, classes, duration, seed: 1 }.run().await
     }
 
