@@ -31,9 +31,57 @@ impl PoolView {
 
 impl FlowState for PoolView {
     fn now(&self) -> FlowSnapshot {
-        let stats = self.admission.stats();
+        // Before the state is read: an endpoint that comes in between would be taken for one that is gone.
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let stats = self.admission.stats();
         names.retain(|key, _| stats.endpoints.contains_key(key));
         FlowSnapshot { stats, names: names.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use sluice_core::{SystemClock, Tasks};
+    use sluice_data::parse_endpoint_file;
+    use sluice_flow::{BandConfig, Config};
+    use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::tasks::RuntimeTasks;
+
+    #[tokio::test]
+    async fn an_endpoint_that_comes_while_somebody_looks_keeps_its_name() {
+        let (tasks, _reports) = RuntimeTasks::new(Handle::current());
+        let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+        let config =
+            Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(ConcurrencyDetector::default()));
+        let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(tasks));
+        let table = EndpointTable::default();
+        let listener = admission.clone();
+        table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
+        let view = PoolView::new(admission, &table);
+        let specs = parse_endpoint_file("endpoints: [{name: a, address: 127.0.0.1, port: 1}]").unwrap();
+
+        let done = AtomicBool::new(false);
+        let all_named = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    view.now();
+                }
+            });
+            let all_named = (0..1_000).all(|_| {
+                // Each time a new life.
+                table.replace([]);
+                table.replace(specs.clone());
+                let FlowSnapshot { stats, names } = view.now();
+                stats.endpoints.keys().all(|key| names.contains_key(key))
+            });
+            done.store(true, Ordering::Relaxed);
+            all_named
+        });
+        assert!(all_named);
     }
 }
