@@ -199,6 +199,9 @@ mod tests {
                 }
                 prop_assert_eq!(heap.peek(), list.iter().min().copied());
                 prop_assert_eq!(heap.entries.len(), list.len());
+                for index in 1..heap.entries.len() {
+                    prop_assert!(heap.entries[(index - 1) / ARITY] <= heap.entries[index]);
+                }
             }
             while let Some((key, ticket)) = heap.peek() {
                 list.sort_unstable();
