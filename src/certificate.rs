@@ -69,7 +69,9 @@ impl PairFiles {
 
     async fn read_again(&self) -> anyhow::Result<Pem> {
         let files = self.clone();
-        tokio::task::spawn_blocking(move || files.read()).await.context("reading the certificate")?
+        #[expect(clippy::disallowed_methods, reason = "two small reads, whose end is awaited")]
+        let read = tokio::task::spawn_blocking(move || files.read());
+        read.await.context("reading the certificate")?
     }
 
     /// Everything that can be wrong with the files is an error, which names them.
