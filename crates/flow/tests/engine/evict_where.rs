@@ -133,6 +133,20 @@ fn a_place_that_comes_free_is_counted_for_one_of_those_who_wait_for_it() {
 }
 
 #[test]
+fn whoever_is_promised_a_place_counts_in_the_load() {
+    let mut rig = Rig::new(evicting(plain()), &[3, 1]);
+    let [on_first, ends] = [0, 1].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
+    // Two that have not started fill the pool; the first endpoint has room for two.
+    rig.grant(ask("chat", 0));
+    rig.grant(ask("chat", 0));
+    let (goes, effects) = rig.submit(ask("chat", 0));
+    assert_eq!(revoked(&effects), [ends]);
+    rig.engine.cancel(rig.now, goes);
+    assert_eq!(revoked(&rig.submit(for_first()).1), [], "it can have the place that comes free");
+    assert_eq!(revoked(&rig.submit(for_first()).1), [on_first]);
+}
+
+#[test]
 fn a_place_that_is_kept_for_another_is_not_free() {
     let mut rig = Rig::new(plain(), &[2, 1]);
     let [leaves, stays] = [0, -1].map(|priority| rig.run_on(0, ask("a", priority)));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluice_core::{Priority, Time};
-use sluice_flow::{Ask, Config, Signal, TtlHeader};
+use sluice_flow::{Ask, Config, GlobalLimits, Outcome, Signal, TtlHeader, WhenFull};
 use sluice_plugins::flow::{
     ConcurrencyDetector, ConcurrencyMode, Edf, GlobalStrict, StaticUsageLimit, Weighted, Weights,
 };
@@ -123,4 +123,20 @@ fn bands_that_are_no_longer_configured_end_when_empty() {
     config.bands.clear();
     reload(&mut rig, &config);
     assert_eq!(rig.stats().bands.len(), 1);
+}
+
+#[test]
+fn whoever_waits_already_can_be_displaced_once_that_is_allowed() {
+    let mut config = plain();
+    config.global = GlobalLimits { requests: Some(2), bytes: None };
+    let mut rig = Rig::new(config.clone(), &[0]);
+    rig.queue(ask("a", -1));
+    let newest = rig.queue(ask("a", -1));
+    config.when_full = WhenFull::Displace;
+    reload(&mut rig, &config);
+    assert_eq!(dropped(&rig.submit(ask("a", 0)).1), [(newest, Outcome::RejectedCapacity)]);
+    config.when_full = WhenFull::Reject;
+    reload(&mut rig, &config);
+    let (newcomer, effects) = rig.submit(ask("a", 5));
+    assert_eq!(dropped(&effects), [(newcomer, Outcome::RejectedCapacity)]);
 }
