@@ -21,7 +21,7 @@ async fn a_client_that_hangs_up_mid_stream_frees_its_booking_and_its_slot() {
             let leaving = endless_chat(&client, &simulated.stack).await.unwrap();
             let staying = endless_chat(&client, &simulated.stack).await.unwrap();
             let (left, stayed) = (leaving.server, staying.server);
-            assert_eq!(simulated.running_at_picker().await.unwrap(), 2);
+            assert_eq!(simulated.running_at_picker().await.unwrap(), 2, "{template:?}, {protocol:?}");
 
             drop(leaving);
             eventually(LIMIT, "booking and slot are free", async || {

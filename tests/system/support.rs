@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
-use sluice_testkit::{RecordingUpstream, Reply, Simulator, SseEvents, Stack, Template, eventually, workspace};
+use sluice_testkit::{
+    EnvoyConfig, PickerConfig, RecordingUpstream, Reply, Simulator, SseEvents, Stack, Template, eventually, workspace,
+};
 use tokio::sync::OnceCell;
 
 /// Longer than anything takes on a busy machine; a test that waits for it has failed.
@@ -49,7 +51,14 @@ impl Simulated {
         };
         let servers = [server("server-0").await?, server("server-1").await?];
         let addresses = servers.each_ref().map(Simulator::address);
-        Ok(Self { stack: Stack::start(picker(), template, &addresses).await?, servers })
+        let config = |endpoints: &Path| match template {
+            // Without bodies the picker knows no models, and counts by model only what has one. Flow control counts
+            // everything in flight.
+            Template::PerRequest => PickerConfig::example("holdback.yaml", endpoints),
+            Template::FullDuplex | Template::ResponseBypass | Template::Ha => PickerConfig::standalone(endpoints),
+        };
+        let envoy = EnvoyConfig::from_template(template)?;
+        Ok(Self { stack: Stack::start_configured(picker(), &[], config, envoy, &addresses).await?, servers })
     }
 
     /// Waits until nobody counts a request as in flight any more: the picker, the model servers, Envoy.
@@ -80,7 +89,9 @@ impl Simulated {
 
     /// How many requests the picker counts as running. Before the first one it has no such series.
     pub(crate) async fn running_at_picker(&self) -> Result<i64> {
-        Ok(self.stack.picker.metrics().await?.count("llm_d_epp_request_running", &[]).unwrap_or_default())
+        let page = self.stack.picker.metrics().await?;
+        let counts = ["llm_d_epp_inflight_requests", "llm_d_epp_request_running"].map(|name| page.count(name, &[]));
+        Ok(counts.into_iter().flatten().max().unwrap_or_default())
     }
 
     /// How many requests a server runs.
