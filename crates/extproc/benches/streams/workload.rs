@@ -28,8 +28,17 @@ pub(crate) struct Workload {
 enum Load {
     /// Requests with a body of this size, as fast as they are let go.
     Requests { body: Body, bytes: usize, count: u32 },
-    /// Responses of [`CHUNKS`] chunks in all, evenly paced.
-    Responses(Body),
+    /// Responses of [`CHUNKS`] chunks in all.
+    Responses(Body, Rhythm),
+}
+
+/// When the chunks of a response come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rhythm {
+    /// Those of all streams together: an engine generates a token for each of its sequences in one step.
+    Together,
+    /// Each by itself, evenly spread: as if every stream had an engine of its own.
+    OneByOne,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +51,11 @@ const fn requests(name: &'static str, body: Body, bytes: usize, count: u32) -> W
     Workload { name, connections: 4, flow_control: false, load: Load::Requests { body, bytes, count } }
 }
 
-const fn responses(name: &'static str, body: Body) -> Workload {
-    Workload { name, connections: 1, flow_control: false, load: Load::Responses(body) }
+const fn responses(name: &'static str, body: Body, rhythm: Rhythm) -> Workload {
+    Workload { name, connections: 1, flow_control: false, load: Load::Responses(body, rhythm) }
 }
 
-pub(crate) const WORKLOADS: [Workload; 9] = [
+pub(crate) const WORKLOADS: [Workload; 10] = [
     requests("request of 1 kB, FULL_DUPLEX_STREAMED", Body::FullDuplex, 1_000, 20_000),
     requests("request of 64 kB, FULL_DUPLEX_STREAMED", Body::FullDuplex, 64_000, 8_000),
     requests("request of 400 kB, FULL_DUPLEX_STREAMED", Body::FullDuplex, 400_000, 2_000),
@@ -57,8 +66,9 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
     requests("request of 1 kB, NONE", Body::Hidden, 1_000, 20_000),
     requests("request of 64 kB, NONE", Body::Hidden, 64_000, 20_000),
     requests("request of 400 kB, NONE", Body::Hidden, 400_000, 20_000),
-    responses("response, FULL_DUPLEX_STREAMED", Body::FullDuplex),
-    responses("response, NONE", Body::Hidden),
+    responses("response, FULL_DUPLEX_STREAMED, chunks of all streams together", Body::FullDuplex, Rhythm::Together),
+    responses("response, FULL_DUPLEX_STREAMED, each chunk by itself", Body::FullDuplex, Rhythm::OneByOne),
+    responses("response, NONE", Body::Hidden, Rhythm::OneByOne),
 ];
 
 impl Workload {
@@ -66,7 +76,7 @@ impl Workload {
     pub(crate) const fn each(&self) -> &'static str {
         match self.load {
             Load::Requests { .. } => "request",
-            Load::Responses(_) => "chunk",
+            Load::Responses(..) => "chunk",
         }
     }
 
@@ -90,20 +100,20 @@ impl Load {
                 finish(clients.collect()).await?;
                 Ok(each * STREAMS)
             }
-            Self::Responses(body) => responses_of(connections, body, CHUNKS / fraction).await,
+            Self::Responses(body, rhythm) => responses_of(connections, body, rhythm, CHUNKS / fraction).await,
         }
     }
 }
 
 /// `chunks` chunks of responses over all streams. Where the picker does not see bodies, the responses take as long.
-async fn responses_of(connections: &Connections, body: Body, chunks: u32) -> Result<u32> {
+async fn responses_of(connections: &Connections, body: Body, rhythm: Rhythm, chunks: u32) -> Result<u32> {
     let request = messages::request(Body::FullDuplex, body, 1_000);
     let mut open = Vec::new();
     for stream in streams() {
         open.push(Open::request(connections.of(stream), &request).await?);
     }
     let senders: Vec<_> = open.iter().map(|open| open.sender.clone()).collect();
-    let pace = thread::spawn(move || pace(&senders, body, chunks));
+    let pace = thread::spawn(move || pace(&senders, body, rhythm, chunks));
     let read = open.into_iter().map(|mut open| async move {
         let mut pieces = 0;
         while body == Body::FullDuplex && !open.body_ended().await? {
@@ -119,14 +129,15 @@ async fn responses_of(connections: &Connections, body: Body, chunks: u32) -> Res
     Ok(chunks)
 }
 
-/// Sends one chunk after the other, each on the next stream, and the ends of the responses. On a thread of its own:
+/// Sends the chunks, each on the next stream, and then the ends of the responses. On a thread of its own:
 /// the timers of a runtime would send several at once.
 #[expect(clippy::disallowed_methods, reason = "this thread does nothing else than wait between chunks")]
-fn pace(streams: &[UnboundedSender<ProcessingRequest>], body: Body, chunks: u32) -> Result<()> {
+fn pace(streams: &[UnboundedSender<ProcessingRequest>], body: Body, rhythm: Rhythm, chunks: u32) -> Result<()> {
     let chunk = messages::chunk(false);
     let clock = SystemClock::start();
     for (stream, number) in streams.iter().cycle().zip(0..chunks) {
-        let due = Time::ZERO.saturating_add(Duration::from_secs(1) / CHUNKS_PER_SECOND * number);
+        let turn = if rhythm == Rhythm::Together { number - number % STREAMS } else { number };
+        let due = Time::ZERO.saturating_add(Duration::from_secs(1) / CHUNKS_PER_SECOND * turn);
         thread::sleep(due.saturating_since(clock.now()));
         if body == Body::FullDuplex {
             stream.send(chunk.clone())?;
