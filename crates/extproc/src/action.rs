@@ -23,6 +23,8 @@ pub(crate) enum Action {
     Served(SocketAddr),
     /// So many bytes of the response go to the client.
     Sending(u64),
+    /// The response goes to the client from here on, and its body is not seen.
+    BegunUnseen,
     /// The stream of an event stream whose body passes by ended so long after the answer to its headers.
     PassedBy {
         end: InboundEnd,
@@ -47,7 +49,7 @@ pub(crate) enum Notice {
     NoBody,
     /// Streams end with the headers of the response, so that nobody knows when requests end.
     Unaccountable,
-    /// Streams live on although the picker has ended their requests.
+    /// Streams live on although their requests were cut off.
     Unending,
 }
 

@@ -61,7 +61,7 @@ fn row(what: &str, refusal: &Refusal) -> String {
     let Refusal { code: _, message, reason, retry_after } = refusal;
     let reason = reason.map_or_else(|| "–".to_owned(), |reason| reason.to_string());
     let retry_after = if retry_after.is_some() { "yes" } else { "–" };
-    let status = refusal.render(SessionSettings::TEST, ErrorShape::Text).status;
+    let status = refusal.render(SessionSettings::TEST, ErrorShape::OpenAi).status;
     let message = match message.split_once(": ") {
         Some((begin, _)) => format!("{begin}…"),
         None => message.clone(),
@@ -128,7 +128,7 @@ fn the_table_of_shapes_is_what_clients_get() {
                 body["error"]["type"].as_str().unwrap().to_owned()
             };
             let refusal = Refusal { code, message: String::new(), reason: None, retry_after: None };
-            let reply = refusal.render(SessionSettings::TEST, ErrorShape::Text);
+            let reply = refusal.render(SessionSettings::TEST, ErrorShape::OpenAi);
             format!(
                 "| {} | `{}` | `{}` | `{}` | {:?} |",
                 reply.status,
@@ -145,8 +145,8 @@ fn the_table_of_shapes_is_what_clients_get() {
 #[test]
 fn the_events_that_end_streams_are_those_that_clients_get() {
     let refusal = Refusal::evicted(Duration::from_secs(1));
-    for shape in [ErrorShape::OpenAi, ErrorShape::Anthropic] {
-        let event = shape.last_event(&refusal, Some(Duration::from_millis(1_500)));
+    for shape in [ErrorShape::OpenAi, ErrorShape::Responses, ErrorShape::Anthropic] {
+        let event = shape.last_event(&refusal, Some(Duration::from_millis(1_500)), 42);
         assert!(section("### Evictions").contains(&format!("```\n{}\n```", event.trim_end())), "{event}");
     }
 }

@@ -276,6 +276,11 @@ impl Driver {
                         in_flight.sending(bytes);
                     }
                 }
+                Action::BegunUnseen => {
+                    if let Some(in_flight) = &mut self.in_flight {
+                        in_flight.begun_unseen();
+                    }
+                }
                 Action::PassedBy { end, after } => {
                     if self.shared.trailer_watch.ended(end, after) {
                         self.shared.notices.say(Notice::Unaccountable);

@@ -9,11 +9,14 @@ use crate::reject::{Code, Refusal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorShape {
+    /// Also where nothing is known of the API.
     OpenAi,
+    /// The same, but for its streams, which have kinds of events.
+    Responses,
     Anthropic,
     /// The proxy makes a gRPC message of the text.
     Grpc,
-    /// Nothing is known of the API.
+    /// One line, for people.
     Text,
 }
 
@@ -27,17 +30,15 @@ impl ErrorShape {
         let mut segments = path.trim_end_matches('/').rsplit('/');
         match (segments.next(), segments.next()) {
             (Some("messages"), _) | (Some("count_tokens"), Some("messages")) => Self::Anthropic,
-            (Some("completions" | "embeddings" | "responses" | "conversations" | "models"), _)
-            | (Some("render"), Some("completions"))
-            | (Some("generations"), Some("images")) => Self::OpenAi,
-            _ => Self::Text,
+            (Some("responses"), _) => Self::Responses,
+            _ => Self::OpenAi,
         }
     }
 
     /// The content type and the body of a refusal. `detail` says more precisely than `code` what the matter is.
     pub(crate) fn body(self, code: Code, detail: &str, message: &str) -> (&'static str, String) {
         match self {
-            Self::OpenAi => {
+            Self::OpenAi | Self::Responses => {
                 let error = json!({"message": message, "type": openai_type(code), "param": null, "code": detail});
                 ("application/json", json!({ "error": error }).to_string())
             }
@@ -50,9 +51,9 @@ impl ErrorShape {
         }
     }
 
-    /// An event that ends a stream in which a response had begun. Fields beside `message` and `type` are the same in all
-    /// shapes.
-    pub(crate) fn last_event(self, refusal: &Refusal, retry_after: Option<Duration>) -> String {
+    /// An event that ends a stream in which a response had begun, after so many others. In all shapes the field `error`
+    /// has the same fields.
+    pub(crate) fn last_event(self, refusal: &Refusal, retry_after: Option<Duration>, events: u64) -> String {
         let Refusal { code, message, reason, retry_after: _ } = refusal;
         let kind = if self == Self::Anthropic { anthropic_type(*code) } else { openai_type(*code) };
         let reason = reason.map(DropReason::as_str);
@@ -62,6 +63,12 @@ impl ErrorShape {
         }
         match self {
             Self::Anthropic => format!("event: error\ndata: {}\n\n", json!({"type": "error", "error": error})),
+            // The API's own event has its fields beside `type`, and numbers events from 0.
+            Self::Responses => {
+                let event = json!({"type": "error", "code": reason, "message": message, "param": null,
+                    "sequence_number": events, "error": error});
+                format!("event: error\ndata: {event}\n\n")
+            }
             Self::OpenAi | Self::Grpc | Self::Text => format!("data: {}\n\n", json!({ "error": error })),
         }
     }
@@ -103,12 +110,14 @@ mod tests {
             ("/v1/chat/completions/render", ErrorShape::OpenAi),
             ("/team/v1/embeddings/?x=/messages", ErrorShape::OpenAi),
             ("/v1/models", ErrorShape::OpenAi),
+            ("/v1/responses", ErrorShape::Responses),
+            ("/v1/responses/resp_1", ErrorShape::OpenAi),
             ("/v1/messages", ErrorShape::Anthropic),
             ("/v1/messages/count_tokens", ErrorShape::Anthropic),
-            ("/count_tokens", ErrorShape::Text),
-            ("/v1/mymessages", ErrorShape::Text),
-            ("/generate", ErrorShape::Text),
-            ("", ErrorShape::Text),
+            ("/count_tokens", ErrorShape::OpenAi),
+            ("/v1/mymessages", ErrorShape::OpenAi),
+            ("/generate", ErrorShape::OpenAi),
+            ("", ErrorShape::OpenAi),
         ] {
             assert_eq!(ErrorShape::of(path, &Headers::new()), shape, "{path}");
         }

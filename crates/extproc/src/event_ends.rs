@@ -1,7 +1,10 @@
 //! Where the events of an event stream end, told from its bytes as they pass, cut anywhere.
 
 /// The longest line that says something here, with its carriage return.
-const LONGEST: usize = 20;
+const LONGEST: usize = "event: response.incomplete\r".len();
+
+/// The kinds of the event with which a generation ends, in the APIs that name kinds.
+const LAST_KINDS: [&[u8]; 4] = [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
 
 /// Lines end with a line feed, and may have a carriage return before it. Where carriage returns alone end lines no end of
 /// an event is ever seen.
@@ -69,11 +72,17 @@ impl EventEnds {
                 self.count += 1;
                 return true;
             }
-            Some(b"data: [DONE]" | b"data:[DONE]" | b"event: message_stop" | b"event:message_stop") => self.last = true,
-            _ => {}
+            Some(line) => self.last |= ends_generation(line),
+            None => {}
         }
         false
     }
+}
+
+/// Tells whether a line belongs to the event with which a generation ends.
+fn ends_generation(line: &[u8]) -> bool {
+    let value = |field: &[u8]| line.strip_prefix(field).map(|value| value.strip_prefix(b" ").unwrap_or(value));
+    value(b"data:") == Some(b"[DONE]") || value(b"event:").is_some_and(|kind| LAST_KINDS.contains(&kind))
 }
 
 #[cfg(test)]
@@ -128,7 +137,19 @@ mod tests {
         for (text, done) in [
             ("data: [DONE]\n\n", true),
             ("data: x\n\ndata: [DONE]\r\n\r\n", true),
+            ("data:[DONE]\n\n", true),
             ("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n", true),
+            ("event:message_stop\ndata: {}\n\n", true),
+            ("event: response.completed\r\ndata: {}\r\n\r\n", true),
+            ("event: response.incomplete\r\ndata: {}\r\n\r\n", true),
+            ("event:response.failed\ndata: {}\n\n", true),
+            ("event: response.completed\ndata: {}\n", false),
+            ("event: response.in_progress\ndata: {}\n\n", false),
+            ("event: response.output_text.done\ndata: {}\n\n", false),
+            ("event: response.completed.later\ndata: {}\n\n", false),
+            ("event:  response.completed\ndata: {}\n\n", false),
+            ("data: response.completed\n\n", false),
+            ("event: [DONE]\n\n", false),
             ("data: [DONE]\n", false),
             ("data: {\"text\":\"data: [DONE]\"}\n\n", false),
             ("data: [DONE] \n\n", false),

@@ -45,8 +45,8 @@ impl Notices {
                  then: set response_trailer_mode to SEND"
             ),
             Notice::Unending => tracing::error!(
-                "the proxy does not end streams whose requests the picker has ended: the room that evictions make is counted \
-                 late"
+                "the proxy does not end streams that it was told to cut off: the places of evicted requests stay taken until it \
+                 does"
             ),
         }
         true

@@ -92,6 +92,8 @@ pub(crate) enum ResponsePhase {
     Passing {
         scanner: UsageScanner,
         answer: Answer,
+        /// The headers were not answered: they wait here for what follows them, and the client has seen nothing.
+        is_withheld: bool,
         is_event_stream: bool,
         /// Of an event stream that may be cut off; empty of any other response.
         events: EventEnds,

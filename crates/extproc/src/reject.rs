@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn the_text_style_is_one_line() {
-        for (style, shape) in [(RefusalStyle::Text, ErrorShape::Anthropic), (RefusalStyle::Api, ErrorShape::Text)] {
-            let reply = Refusal::model_missing().render(settings(style), shape);
+        for shape in [ErrorShape::Anthropic, ErrorShape::OpenAi, ErrorShape::Responses] {
+            let reply = Refusal::model_missing().render(settings(RefusalStyle::Text), shape);
             assert_eq!(reply.status, 400);
             assert_eq!(reply.body, "inference error: BadRequest - model not found in request body");
             assert_eq!(reply.headers, [("content-type", "text/plain".into())]);

@@ -19,7 +19,13 @@ enum Kind {
     /// Nothing bounds what an endpoint may have in flight.
     Counted { booking: data::InFlight },
     /// Holds a lease of the admission engine.
-    Leased { lease: admission::InFlight, at_first_chunk: TokensAtFirstChunk, sent: Arc<AtomicU64> },
+    Leased {
+        lease: admission::InFlight,
+        at_first_chunk: TokensAtFirstChunk,
+        /// Something of the response's body has come.
+        has_begun: bool,
+        sent: Arc<AtomicU64>,
+    },
 }
 
 impl InFlight {
@@ -33,7 +39,7 @@ impl InFlight {
         at_first_chunk: TokensAtFirstChunk,
         sent: Arc<AtomicU64>,
     ) -> Self {
-        Self(Kind::Leased { lease, at_first_chunk, sent })
+        Self(Kind::Leased { lease, at_first_chunk, has_begun: false, sent })
     }
 
     /// Ready when the request has to be cut off; it counts until it is finished or dropped. Safe to drop and ask again.
@@ -46,11 +52,21 @@ impl InFlight {
 
     /// `bytes` of the response go to the client.
     pub fn sending(&mut self, bytes: u64) {
-        if let Kind::Leased { lease, at_first_chunk, sent } = &mut self.0
-            && sent.fetch_add(bytes, Ordering::Relaxed) == 0
+        if let Kind::Leased { lease, at_first_chunk, has_begun, sent } = &mut self.0
             && bytes > 0
         {
-            lease.first_chunk(*at_first_chunk);
+            sent.fetch_add(bytes, Ordering::Relaxed);
+            if !std::mem::replace(has_begun, true) {
+                lease.first_chunk(*at_first_chunk);
+            }
+        }
+    }
+
+    /// The response goes to the client, and none of its bytes will be [told](Self::sending): it counts as one, so that a
+    /// request whose client has seen nothing is the cheaper victim. When its prefill is over is not known.
+    pub fn begun_unseen(&mut self) {
+        if let Kind::Leased { sent, .. } = &self.0 {
+            sent.fetch_max(1, Ordering::Relaxed);
         }
     }
 

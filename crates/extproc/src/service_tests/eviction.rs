@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
 use sluice_core::{FlowKey, Priority, TerminationCause, Time};
 use sluice_data::EndpointTable;
-use sluice_flow::{Ask, Ended, EvictionConfig, Signal, Stage};
+use sluice_flow::{Ask, Ended, EvictionConfig, Signal, Stage, VictimOrder};
 use sluice_router::Gatekeeper;
 use sluice_router::admission::{Admission, Target};
 use tokio::task::JoinHandle;
@@ -28,9 +28,14 @@ const TOKENS: &str = "sluice_evicted_tokens_total";
 
 /// A picker whose two endpoints take one request each; none makes room without `eviction`.
 async fn picking(eviction: Option<MidStream>) -> (Picking, Admission) {
+    picking_in(EvictionConfig::default(), eviction).await
+}
+
+/// The same with other settings of the engine.
+async fn picking_in(config: EvictionConfig, eviction: Option<MidStream>) -> (Picking, Admission) {
     let mut kept = None;
     let gatekeeper = |table: &EndpointTable| {
-        let admission = one_at_a_time_evicting(table, eviction.map(|_| EvictionConfig::default()));
+        let admission = one_at_a_time_evicting(table, eviction.map(|_| config));
         kept = Some(admission.clone());
         Gatekeeper::FlowControl(admission)
     };
@@ -147,6 +152,30 @@ async fn a_stream_gets_the_event_then_the_cut_and_nothing_more() {
 }
 
 #[tokio::test]
+async fn a_stream_that_has_only_its_headers_gets_the_status_in_its_place() {
+    let (picking, admission) = picking(Some(MidStream::EventThenReset)).await;
+    let told = || telling([BodySendMode::FullDuplexStreamed; 2], batch_headers());
+    let mut stays = picking.open(vec![told(), request_body(CHAT)]).await.unwrap();
+    let mut goes = picking.open(vec![told(), request_body(CHAT)]).await.unwrap();
+    for proxy in [&mut stays, &mut goes] {
+        proxy.read_placement().await;
+        proxy.send(response_headers(SSE)).await;
+    }
+    let waiting = urgent(&picking).await;
+    assert_eq!(goes.cut().await.status.unwrap().code, 429, "and no headers before it");
+    assert_eq!(admission.stats().leases.revoked, 1);
+    drop(goes);
+    drop(served(waiting).await);
+
+    stays.send(response_chunk("data: 1\n\n")).await;
+    assert!(matches!(stays.answer().await, Answer::ResponseHeaders(_)));
+    assert_eq!(stays.piece().await.0, "data: 1\n\n", "the other one begins");
+    assert!(is(picking.count(EVICTIONS, "status"), 1) && is(picking.count(TOKENS, "prompt"), 4));
+    drop(stays);
+    picking.idle().await;
+}
+
+#[tokio::test]
 async fn a_response_that_completes_before_it_was_cut_off_stays_complete() {
     let (picking, admission) = picking(Some(MidStream::EventThenReset)).await;
     let stays = picking.batch_chat().await.unwrap();
@@ -222,6 +251,25 @@ async fn the_end_of_the_process_does_not_stop_an_eviction_under_way() {
     drop((stays, goes));
     picking.idle().await;
     assert_eq!(admission.stats().leases.started, 0);
+}
+
+#[tokio::test]
+async fn where_bodies_pass_by_the_cheapest_is_the_one_whose_response_has_not_begun() {
+    let cheapest = EvictionConfig { victim_order: VictimOrder::Cheapest, ..EvictionConfig::default() };
+    let (picking, _admission) = picking_in(cheapest, Some(MidStream::default())).await;
+    let told = || telling([BodySendMode::FullDuplexStreamed, BodySendMode::None], batch_headers());
+    let mut goes = picking.open(vec![told(), request_body(CHAT)]).await.unwrap();
+    goes.read_placement().await;
+    // The newest.
+    let mut stays = picking.open(vec![told(), request_body(CHAT)]).await.unwrap();
+    stays.read_placement().await;
+    stays.send(response_headers(SSE)).await;
+    assert!(matches!(stays.answer().await, Answer::ResponseHeaders(_)));
+    let waiting = urgent(&picking).await;
+    assert_eq!(goes.cut().await.status.unwrap().code, 429);
+    drop(goes);
+    drop((served(waiting).await, stays));
+    picking.idle().await;
 }
 
 #[tokio::test]

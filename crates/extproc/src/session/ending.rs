@@ -66,7 +66,7 @@ impl Session {
 
     /// The client has seen nothing of a response, so that it can still be given another one.
     fn can_refuse(&self) -> bool {
-        matches!(self.response, ResponsePhase::Waiting) && !self.is_cut_off()
+        self.is_response_unseen() && !self.is_cut_off()
     }
 
     /// A response of the model server that takes its time, of which the picker sees no more than the headers.

@@ -136,7 +136,7 @@ impl Session {
             asked_for_request: false,
             subset: None,
             api: Api::Passthrough,
-            error_shape: ErrorShape::Text,
+            error_shape: ErrorShape::OpenAi,
             request: RequestPhase::Waiting,
             response: ResponsePhase::Waiting,
             status: None,

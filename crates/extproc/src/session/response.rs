@@ -7,7 +7,7 @@ use sluice_payload::{ResponseFormat, UsageScanner};
 use super::Session;
 use crate::action::Action;
 use crate::event_ends::EventEnds;
-use crate::message::Origin;
+use crate::message::{BodyMode, Origin};
 use crate::phases::{Answer, RequestPhase, ResponsePhase};
 use crate::reject::Refusal;
 use crate::reply::Reply;
@@ -52,16 +52,49 @@ impl Session {
         let format = ResponseFormat::of(headers.last_str("content-type"), headers.last_str("content-encoding"));
         let is_event_stream = format == ResponseFormat::EventStream;
         let ask = self.ask_for_response(is_event_stream, end_of_stream);
+        let is_withheld = is_event_stream && !end_of_stream && ask.is_none() && self.may_withhold_headers();
         self.response = ResponsePhase::Passing {
             scanner: UsageScanner::new(format),
             answer: self.response_answer(),
+            is_withheld,
             is_event_stream,
             events: EventEnds::default(),
         };
+        if is_withheld {
+            return;
+        }
         self.response_began = now;
         self.reply(Reply::ResponseHeaders { ask }, actions);
+        if self.response_mode() == BodyMode::None {
+            actions.push(Action::BegunUnseen);
+        }
         if end_of_stream {
             self.complete(actions);
+        }
+    }
+
+    /// The headers of an event stream may wait for its first part, so that a client whose request has to make room before
+    /// that gets a status in place of a stream that breaks off. Only in full duplex, as the proxy's own setting, does the
+    /// proxy measure no time meanwhile, and show the body although its headers are not answered.
+    fn may_withhold_headers(&self) -> bool {
+        self.revocable && self.proxy_details.is_none() && self.response_mode() == BodyMode::FullDuplex
+    }
+
+    /// Answers headers that waited for what comes now.
+    fn release_headers(&mut self, actions: &mut Vec<Action>) {
+        if let ResponsePhase::Passing { is_withheld, .. } = &mut self.response
+            && std::mem::take(is_withheld)
+        {
+            self.reply(Reply::ResponseHeaders { ask: None }, actions);
+        }
+    }
+
+    /// The client has seen nothing of a response: it did not come yet, or its headers wait here.
+    pub(super) const fn is_response_unseen(&self) -> bool {
+        match &self.response {
+            ResponsePhase::Waiting => true,
+            ResponsePhase::Passing { is_withheld, .. } => *is_withheld,
+            ResponsePhase::Complete => false,
         }
     }
 
@@ -72,11 +105,13 @@ impl Session {
         end_of_stream: bool,
         actions: &mut Vec<Action>,
     ) {
+        self.release_headers(actions);
         if self.is_event_due() {
             let Some(whole) = self.cut_chunk(now, chunk, end_of_stream, actions) else { return };
             chunk = whole;
         }
-        let ResponsePhase::Passing { scanner, answer, is_event_stream, events } = &mut self.response else {
+        let ResponsePhase::Passing { scanner, answer, is_event_stream, events, is_withheld: _ } = &mut self.response
+        else {
             if matches!(self.response, ResponsePhase::Complete) && chunk.is_empty() {
                 // An end that was told already. In the modes that keep the bytes every message is answered.
                 if self.response_answer() == Answer::AsIs {
@@ -106,6 +141,7 @@ impl Session {
             self.out_of_order("response trailers", actions);
             return;
         }
+        self.release_headers(actions);
         self.reply(Reply::ResponseTrailers, actions);
         self.complete(actions);
     }

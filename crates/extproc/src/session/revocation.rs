@@ -2,7 +2,7 @@
 //!
 //! | the client has seen | it gets |
 //! |---|---|
-//! | nothing, or the proxy holds the response back | a status and a body, as any refusal |
+//! | nothing, or the response is held back, here or by the proxy | a status and a body, as any refusal |
 //! | a part of an event stream that passes through here | an event that says why, then the cut |
 //! | anything else | the cut |
 //!
@@ -14,15 +14,15 @@
 //! ```
 //!
 //! From `Told` on no message is looked at: whatever is said goes nowhere. The request ends, and its place is free, only
-//! when the proxy has ended the stream, since until then the model server may still work on it.
+//! when the proxy has ended the stream, however long that takes: until then the model server may still work on it.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use sluice_core::{TerminationCause, Time};
+use sluice_core::Time;
 
 use super::Session;
-use crate::action::{Action, Close, Delivery, Notice};
+use crate::action::{Action, Delivery, Notice};
 use crate::message::BodyMode;
 use crate::phases::{Answer, RequestPhase, ResponsePhase};
 use crate::reject::Refusal;
@@ -36,8 +36,9 @@ const EVENT_END: Duration = Duration::from_millis(50);
 /// does not say when it has: without a pause HTTP/2 clients of Envoy lose the event, with half of this they get it.
 const FLUSH: Duration = Duration::from_millis(10);
 
-/// A proxy ends the stream within milliseconds after the cut. One that does not in so long never will, and holding the
-/// place for longer would only make the pool look full; the engine has long since taken another victim.
+/// A proxy ends the stream within milliseconds after the cut. If it has not in so long, the operator is told. The place
+/// stays taken: the model server may still work on the request. Other victims have long since been chosen, and a
+/// connection on which nobody answers is given up by the server.
 const PROXY_END: Duration = Duration::from_secs(5);
 
 /// A request that is being cut off.
@@ -56,8 +57,10 @@ enum Step {
     Due(Time),
     /// The event is on its way. The cut follows at this time.
     Told(Time),
-    /// The proxy has to end the stream now. At this time it is given up.
+    /// The proxy has to end the stream now. At this time the operator is told that it does not.
     Cut(Time),
+    /// The operator was told.
+    Overdue,
 }
 
 impl Session {
@@ -107,21 +110,26 @@ impl Session {
 
     /// When the next step is due.
     pub(super) fn next_step(&self) -> Option<Time> {
-        let (Step::Due(time) | Step::Told(time) | Step::Cut(time)) = self.revocation.as_ref()?.step;
-        Some(time)
+        match self.revocation.as_ref()?.step {
+            Step::Due(time) | Step::Told(time) | Step::Cut(time) => Some(time),
+            Step::Overdue => None,
+        }
     }
 
     /// Takes the step that is due at `now`.
     pub(super) fn take_step(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let Some(Revocation { step, delivery, .. }) = self.revocation else { return };
-        match step {
+        let Some(Revocation { step, delivery, .. }) = &mut self.revocation else { return };
+        match *step {
             Step::Due(_) => self.cut(now, Delivery::Reset, actions),
-            Step::Told(_) => self.cut(now, delivery, actions),
-            Step::Cut(_) => {
-                actions.push(Action::Notice(Notice::Unending));
-                self.terminate(TerminationCause::Evicted, "the proxy did not end the stream", actions);
-                self.close(Close::Finished, actions);
+            Step::Told(_) => {
+                let delivery = *delivery;
+                self.cut(now, delivery, actions);
             }
+            Step::Cut(_) => {
+                *step = Step::Overdue;
+                actions.push(Action::Notice(Notice::Unending));
+            }
+            Step::Overdue => {}
         }
     }
 
@@ -151,9 +159,9 @@ impl Session {
         None
     }
 
-    /// The proxy gives the response to the client as a whole, or not at all.
+    /// The client has seen nothing of the response: its headers wait here, or the proxy passes it on as a whole.
     fn is_held_back(&self) -> bool {
-        matches!(self.response_mode(), BodyMode::Buffered | BodyMode::BufferedPartial)
+        self.is_response_unseen() || matches!(self.response_mode(), BodyMode::Buffered | BodyMode::BufferedPartial)
     }
 
     /// An event can be put into the response.
@@ -181,9 +189,10 @@ impl Session {
         let in_full_duplex = self.response_answer() == Answer::Echo;
         // In other modes a stream ends with the model server's.
         let ends = in_full_duplex && self.settings.eviction == Some(MidStream::EventThenEnd);
+        let events = self.events();
         let Some(revocation) = &mut self.revocation else { return };
         let retry_after = Some(revocation.retry_after).filter(|_| self.settings.retry_after);
-        let event = self.error_shape.last_event(&revocation.refusal, retry_after);
+        let event = self.error_shape.last_event(&revocation.refusal, retry_after, events);
         let bytes = if head.is_empty() { Bytes::from(event) } else { [head, event.as_bytes()].concat().into() };
         revocation.delivery = Delivery::Event;
         revocation.step =

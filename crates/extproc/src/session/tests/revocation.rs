@@ -1,13 +1,10 @@
 //! Requests that have to make room, in every phase and mode.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use sluice_core::Time;
 
 use super::script::{BYPASS, CHAT, DUPLEX, Script, modes};
 use crate::action::{Delivery, Notice};
-use crate::message::{BodyMode, BodyModes, InboundEnd, Origin};
+use crate::message::{BodyMode, BodyModes, InboundEnd, Message, Origin};
 use crate::reject::{ImmediateReply, RefusalStyle};
 use crate::service::MidStream;
 use crate::session::{SessionSettings, StreamFacts, Wanted};
@@ -114,6 +111,19 @@ fn the_event_has_the_shape_of_the_api() {
         "reason": "evicted", "retry_after_ms": 1_500});
     assert_eq!(serde_json::from_str::<Value>(data).unwrap(), json!({"type": "error", "error": error}));
 
+    let mut script = Script::with_settings(settings(MidStream::EventThenReset), DUPLEX);
+    script.revocable = true;
+    script.post("/v1/responses").body(CHAT, true).placed().ok_response();
+    script.chunk("event: response.created\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n", false).out();
+    script.response_body.clear();
+    script.revoked();
+    let text = String::from_utf8(script.response_body).unwrap();
+    let data = text.strip_prefix("event: error\ndata: ").unwrap();
+    let event = json!({"type": "error", "code": "evicted", "message": "request evicted by flow control", "param": null,
+        "sequence_number": 2, "error": {"type": "rate_limit_error", "message": "request evicted by flow control",
+        "code": 429, "reason": "evicted", "retry_after_ms": 1_500}});
+    assert_eq!(serde_json::from_str::<Value>(data).unwrap(), event);
+
     let quiet = SessionSettings { retry_after: false, ..settings(MidStream::EventThenReset) };
     let mut script = streaming(quiet, DUPLEX);
     script.revoked();
@@ -143,14 +153,98 @@ fn an_event_without_an_end_is_not_waited_for_long() {
 }
 
 #[test]
-fn a_stream_of_which_nothing_came_yet_gets_the_event_in_place_of_its_first_part() {
-    let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
-    assert_eq!(script.ok_response().revoked().out(), "sh");
-    assert_eq!(script.chunk("data: 1\n\n", false).out(), "sb");
-    assert_eq!(script.response_body, EVENT.as_bytes());
+fn in_full_duplex_a_stream_whose_first_part_has_not_come_gets_the_status() {
+    for mid_stream in [MidStream::EventThenReset, MidStream::Reset, MidStream::EventThenEnd] {
+        let mut script = placed(settings(mid_stream), DUPLEX);
+        assert_eq!(script.ok_response().wait(100_000).out(), "", "however long it takes");
+        assert_eq!(script.revoked().out(), "429");
+        assert_eq!(script.chunk("data: 1\n\n", false).ends(InboundEnd::Reset).out(), "end:evicted close");
+        assert_eq!((delivery(&script), script.sent), (Some(Delivery::Status), 0));
+    }
+}
 
+#[test]
+fn the_headers_of_a_stream_wait_for_whatever_follows_them_and_not_longer() {
+    let withheld = || {
+        let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
+        assert_eq!(script.ok_response().out(), "");
+        script
+    };
+    assert_eq!(withheld().chunk("da", false).chunk("ta: 1\n\n", false).out(), "sh sb sb", "half an event will do");
+    assert_eq!(withheld().chunk("", false).out(), "sh sb");
+    assert_eq!(withheld().chunk("", true).out(), "sh sb* end:natural");
+    assert_eq!(withheld().message(Message::ResponseTrailers).out(), "sh st end:natural");
+    // Nothing follows.
+    for (end, cause) in [(InboundEnd::HalfClosed, "client-disconnect"), (InboundEnd::Broken, "error")] {
+        assert_eq!(withheld().ends(end).out(), format!("end:{cause} fail"));
+    }
+    // What cannot be taken is answered, as long as that is possible.
+    assert_eq!(withheld().ok_response().out(), "500 end:Internal close");
+    assert_eq!(withheld().ends(InboundEnd::TooLarge).out(), "413 end:PayloadTooLarge close");
+    assert!(withheld().session.answer_failure().is_some());
+}
+
+#[test]
+fn no_other_headers_wait() {
+    let mut script = Script::new();
+    assert_eq!(script.chat().placed().ok_response().out(), "route rh rb* sh", "it is not to make room");
+    for response in [BodyMode::None, BodyMode::Streamed, BodyMode::Buffered, BodyMode::BufferedPartial, BodyMode::Other]
+    {
+        // The proxy measures the time, or does not show the body before.
+        let mut script = placed(settings(MidStream::EventThenReset), modes(BodyMode::FullDuplex, response));
+        assert_eq!(script.ok_response().out(), "sh", "{response:?}");
+    }
+    let json = &[(":status", "200"), ("content-type", "application/json")];
     let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
-    assert_eq!(script.ok_response().revoked().wait(50).out(), "sh 429");
+    assert_eq!(script.response(json, false).out(), "sh");
+    let events = &[(":status", "200"), ("content-type", "text/event-stream")];
+    let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
+    assert_eq!(script.response(events, true).out(), "sh end:natural");
+    let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
+    let origin = Origin { details: Some("fault_filter_abort".into()), upstream: true, served: None };
+    assert_eq!(script.response_from(events, false, origin).out(), "sh", "the proxy's own, which is not evicted");
+}
+
+#[test]
+fn where_headers_do_not_wait_the_event_takes_the_place_of_the_first_part() {
+    let wanted = Wanted { revocable: true, ..Wanted::default() };
+    let settings = SessionSettings { wanted, ..settings(MidStream::EventThenReset) };
+    let facts = StreamFacts { may_choose_modes: true, ..StreamFacts::default() };
+    let begun = |told| {
+        let mut script = Script::started(settings, facts, Some(told));
+        script.revocable = true;
+        script.post("/v1/chat/completions").body(CHAT, true).placed().ok_response().out();
+        script
+    };
+    for (told, answer) in
+        [(modes(BodyMode::None, BodyMode::None), "sb"), (modes(BodyMode::FullDuplex, BodyMode::Streamed), "sb!")]
+    {
+        let mut script = begun(told);
+        assert_eq!(script.revoked().wait(49).out(), "", "nothing may be said unasked");
+        assert_eq!(script.chunk("data: 1\n\n", false).out(), answer);
+        assert_eq!(script.response_body, EVENT.as_bytes());
+
+        let mut script = begun(told);
+        assert_eq!(script.revoked().wait(50).out(), "429");
+        assert_eq!(script.ends(InboundEnd::Reset).out(), "end:evicted close");
+        assert_eq!(delivery(&script), Some(Delivery::Reset));
+    }
+}
+
+#[test]
+fn a_response_that_is_not_seen_is_known_to_have_begun() {
+    let begun = |script: &mut Script| script.ok_response().begun_unseen;
+    assert!(begun(&mut placed(settings(MidStream::EventThenReset), BYPASS)));
+    assert!(!begun(&mut placed(settings(MidStream::EventThenReset), DUPLEX)));
+    assert!(!begun(&mut placed(settings(MidStream::EventThenReset), modes(BodyMode::FullDuplex, BodyMode::Streamed))));
+    // The picker has asked to see it.
+    let wanted = Wanted { revocable: true, ..Wanted::default() };
+    let facts = StreamFacts { may_choose_modes: true, ..StreamFacts::default() };
+    let settings = SessionSettings { wanted, ..settings(MidStream::EventThenReset) };
+    let mut script = Script::started(settings, facts, Some(modes(BodyMode::None, BodyMode::None)));
+    script.revocable = true;
+    script.post("/v1/chat/completions").placed();
+    assert!(!begun(&mut script));
 }
 
 #[test]
@@ -225,10 +319,12 @@ fn a_complete_response_stays_complete() {
     assert_eq!(script.revoked().wait(100).out(), "");
     assert_eq!(delivery(&script), None);
     // Its last event was.
-    let mut script = duplex();
-    script.chunk("data: [DONE]\n\n", false).out();
-    assert_eq!(script.revoked().wait(100).chunk("", true).out(), "sb* end:natural");
-    assert_eq!(delivery(&script), None);
+    for last in ["data: [DONE]\n\n", "event: message_stop\ndata: {}\n\n", "event: response.incomplete\ndata: {}\n\n"] {
+        let mut script = duplex();
+        script.chunk(last, false).out();
+        assert_eq!(script.revoked().wait(100).chunk("", true).out(), "sb* end:natural", "{last:?}");
+        assert_eq!(delivery(&script), None);
+    }
     // They come while the event is due: with the end of the event, in its place, as trailers.
     for (last, end) in [("2\n\n", true), ("2\n\ndata: [DONE]\n\n", false)] {
         let mut script = duplex();
@@ -243,7 +339,7 @@ fn a_complete_response_stays_complete() {
     }
     let mut script = duplex();
     script.chunk("data: 2", false).revoked().out();
-    assert_eq!(script.message(crate::message::Message::ResponseTrailers).out(), "st end:natural");
+    assert_eq!(script.message(Message::ResponseTrailers).out(), "st end:natural");
 }
 
 #[test]
@@ -288,13 +384,20 @@ fn what_the_proxy_answers_itself_ends_by_itself() {
 }
 
 #[test]
-fn a_proxy_that_does_not_end_the_stream_is_given_up() {
-    let mut script = duplex();
-    assert_eq!(script.revoked().wait(10).out(), "sb 429");
-    assert_eq!(script.wait(4_999).out(), "");
-    assert_eq!(script.wait(1).out(), "end:evicted close");
-    assert_eq!(script.notices, [Notice::Unending]);
-    assert_eq!(script.now, Time::ZERO.saturating_add(Duration::from_millis(5_010)));
+fn a_proxy_that_does_not_end_the_stream_is_told_of_and_its_request_counts_until_it_does() {
+    for (mid_stream, cut) in
+        [(MidStream::EventThenReset, "sb 429"), (MidStream::Reset, "429"), (MidStream::EventThenEnd, "sb*")]
+    {
+        let mut script = streaming(settings(mid_stream), DUPLEX);
+        assert_eq!(script.revoked().wait(10).out(), cut);
+        script.wait(4_980);
+        assert_eq!(script.notices, []);
+        assert_eq!(script.wait(20).out(), "");
+        assert_eq!(script.notices, [Notice::Unending], "{mid_stream:?}");
+        assert_eq!(script.wait(1_000_000).chunk("data: 2\n\n", false).trailers().out(), "");
+        assert_eq!((script.endings.len(), script.notices.len()), (0, 1), "it is said once");
+        assert_eq!(script.ends(InboundEnd::Broken).out(), "end:evicted close");
+    }
 }
 
 #[test]

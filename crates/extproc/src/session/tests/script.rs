@@ -40,6 +40,8 @@ pub(super) struct Script {
     pub(super) response_body: Vec<u8>,
     /// Announced response bytes.
     pub(super) sent: u64,
+    /// A response that is not seen has begun.
+    pub(super) begun_unseen: bool,
     /// Bytes of the request's body that are held.
     pub(super) held: u64,
     pub(super) endings: Vec<Ending>,
@@ -77,6 +79,7 @@ impl Script {
             request_body: Vec::new(),
             response_body: Vec::new(),
             sent: 0,
+            begun_unseen: false,
             held: 0,
             endings: Vec::new(),
             immediate: None,
@@ -215,6 +218,10 @@ impl Script {
                 }
                 Action::Sending(bytes) => {
                     self.sent += bytes;
+                    continue;
+                }
+                Action::BegunUnseen => {
+                    self.begun_unseen = true;
                     continue;
                 }
                 Action::PassedBy { end, after } => {
