@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_testkit::Envoy;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -80,20 +82,29 @@ impl RawClient {
 
 /// Reads up to the empty line that ends a head.
 pub(crate) async fn head(stream: &mut TcpStream) -> String {
+    try_head(stream).await.expect("the head ends")
+}
+
+/// None if the other side closes the connection before.
+async fn try_head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(timeout(LIMIT, stream.read_u8()).await.expect("the head ends in time").expect("the head ends"));
+        head.push(timeout(LIMIT, stream.read_u8()).await.expect("the head ends in time").ok()?);
     }
-    String::from_utf8(head).expect("a head is text")
+    Some(String::from_utf8(head).expect("a head is text"))
 }
 
 /// What a [`server`] does after it has answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Then {
     /// Says back what it hears.
     Echo,
     /// Closes the connection after this time.
     Close(Duration),
+    /// Says this again and again, for as long as it is listened to.
+    Repeat { what: &'static str, every: Duration },
+    /// Says this when it gets a permit, if it is listened to until then, and no more.
+    Say { what: &'static str, permit: Arc<Semaphore> },
 }
 
 /// A model server that answers the head of each request on `ip` with `answer`, whatever follows the head.
@@ -103,8 +114,12 @@ pub(crate) async fn server(ip: &str, answer: &'static str, then: Then, servers: 
     servers.spawn(async move {
         let mut connections = JoinSet::new();
         while let Ok((mut stream, _)) = listener.accept().await {
+            let then = then.clone();
             connections.spawn(async move {
-                head(&mut stream).await;
+                // A proxy may open a connection and have no use for it any more.
+                if try_head(&mut stream).await.is_none() {
+                    return;
+                }
                 stream.write_all(answer.as_bytes()).await.expect("the proxy listens");
                 match then {
                     Then::Echo => {
@@ -112,6 +127,25 @@ pub(crate) async fn server(ip: &str, answer: &'static str, then: Then, servers: 
                         drop(tokio::io::copy(&mut reader, &mut writer).await);
                     }
                     Then::Close(after) => tokio::time::sleep(after).await,
+                    Then::Repeat { what, every } => {
+                        while stream.write_all(what.as_bytes()).await.is_ok() {
+                            tokio::time::sleep(every).await;
+                        }
+                    }
+                    Then::Say { what, permit } => {
+                        let (mut reader, mut writer) = stream.split();
+                        let mut dropped = tokio::io::sink();
+                        let gone = tokio::io::copy(&mut reader, &mut dropped);
+                        let say = async {
+                            permit.acquire().await.expect("it is never closed").forget();
+                            drop(writer.write_all(what.as_bytes()).await);
+                            std::future::pending::<()>().await;
+                        };
+                        tokio::select! {
+                            _ = gone => {}
+                            () = say => {}
+                        }
+                    }
                 }
             });
         }

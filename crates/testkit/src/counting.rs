@@ -71,6 +71,11 @@ impl CountingUpstream {
         self.server.address()
     }
 
+    /// The present time on the clock of the [visits](Self::visits).
+    pub fn now(&self) -> Time {
+        self.record.clock.now()
+    }
+
     /// All requests so far, in the order of their arrival.
     pub fn visits(&self) -> Vec<Visit> {
         self.record.visits().clone()

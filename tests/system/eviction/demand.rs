@@ -1,12 +1,13 @@
 //! When nothing is evicted: work that could not be served by it, and pools without a shortage.
 
-use serde_json::json;
-use sluice_testkit::{CountingUpstream, Envoy, Protocol, STREAM_HEADER, TAG_HEADER, eventually};
+use std::time::Duration;
 
-use super::rig::{Pool, evicting, with_ceilings};
+use serde_json::json;
+use sluice_testkit::CountingUpstream;
+
+use super::rig::{Pool, Revocations, evicting, with_ceilings};
 use super::seen::{End, Ending};
-use crate::flow::support::{AT_ONCE, OBJECTIVE, SUBSET, TTL, envoy, vouching_envoy};
-use crate::support::{CHAT, LIMIT, chat, post};
+use crate::flow::support::{AT_ONCE, SUBSET, TTL, envoy, vouching_envoy};
 
 /// Nothing was revoked, and after a while still nothing is.
 async fn assert_nothing_is_evicted(pool: &Pool) {
@@ -99,34 +100,18 @@ async fn work_of_one_endpoint_makes_room_there_and_nowhere_else() {
     assert_eq!(pool.counted.servers[1].open(), 2);
 }
 
-/// A second proxy in front of the same picker hears of nothing while the first one is frozen.
 #[tokio::test]
 async fn a_victim_that_does_not_end_in_time_is_counted_and_the_next_one_taken() {
     const SLOTS: usize = 3;
     let mut pool = Pool::start(&evicting(3, &json!({"confirmationTimeout": "300ms"}))).await;
     pool.fill("batch", SLOTS).await;
-    let mut other = envoy().unwrap();
-    other.set_pickers(&[pool.counted.stack.picker.ext_proc()]).unwrap();
-    let other = Envoy::start(&other).await.unwrap();
-
-    pool.counted.stack.envoy.process_mut().freeze().unwrap();
-    let client = Protocol::Http1.client().unwrap();
-    let request = post(&client, &other.url(CHAT), &chat("hello", 1, true)).header(STREAM_HEADER, "1");
-    let request = request.header(OBJECTIVE, "interactive").header(TAG_HEADER, "interactive");
-    pool.send("interactive", request);
-    let mut ended = [0; 3];
-    eventually(LIMIT, "all three are overdue", async || {
-        let page = pool.counted.stack.picker.metrics().await?;
-        let count = |name: &str, labels: &[(&str, &str)]| page.count(name, labels).unwrap_or_default();
-        let of = |outcome: &str| count("llm_d_epp_flow_control_revocations_total", &[("outcome", outcome)]);
-        ended = [count("llm_d_epp_flow_control_revocations_issued_total", &[]), of("timed_out"), of("confirmed")];
-        Ok((ended == [3, 3, 0]).then_some(()))
-    })
-    .await
-    .unwrap_or_else(|error| panic!("{error:#}: {ended:?}"));
+    let other = pool.freeze_behind_another_envoy().await;
+    pool.send("interactive", pool.stream_through(&other, "interactive", "interactive"));
+    pool.wait_for_revocations(Revocations { issued: 3, timed_out: 3, confirmed: 0 }).await;
     // They still hold their slots.
     assert_eq!(pool.counted.open(), SLOTS);
     assert_eq!(pool.counted.waiting().await.unwrap(), 1);
+    assert_eq!(pool.counted.stack.picker.flow().await.unwrap()["leases"]["revoked"], 3);
 
     pool.counted.stack.envoy.process_mut().resume().unwrap();
     for _ in 0..SLOTS {
@@ -135,6 +120,33 @@ async fn a_victim_that_does_not_end_in_time_is_counted_and_the_next_one_taken() 
     }
     pool.wait_for(1, 0).await;
     assert_eq!(pool.counted.servers[0].tags().last().unwrap(), "interactive");
+}
+
+/// The picker gives nothing up that the proxy may still have, however long it takes.
+#[tokio::test]
+async fn a_victim_whose_stream_does_not_end_holds_its_slot() {
+    const SLOTS: usize = 3;
+    let mut pool = Pool::start(&evicting(3, &json!({"confirmationTimeout": "8s"}))).await;
+    pool.fill("batch", SLOTS).await;
+    let other = pool.freeze_behind_another_envoy().await;
+    pool.send("interactive", pool.stream_through(&other, "interactive", "interactive"));
+    pool.wait_for_revocations(Revocations { issued: 1, timed_out: 0, confirmed: 0 }).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(pool.revocations().await.unwrap(), Revocations { issued: 1, timed_out: 0, confirmed: 0 });
+    let page = pool.counted.stack.picker.flow().await.unwrap();
+    assert_eq!((&page["leases"]["revoked"], &page["waiting"]["requests"]), (&json!(1), &json!(1)), "{page}");
+    let logs = pool.counted.stack.logs();
+    assert!(logs.contains("the proxy does not end streams that it was told to cut off"), "{logs}");
+    // Then it is overdue, and another one is told.
+    pool.wait_for_revocations(Revocations { issued: 2, timed_out: 1, confirmed: 0 }).await;
+    assert_eq!(pool.counted.open(), SLOTS);
+
+    pool.counted.stack.envoy.process_mut().resume().unwrap();
+    for _ in 0..2 {
+        let (tag, seen) = pool.next_end().await;
+        assert!(tag.starts_with("batch-") && seen.status == 200 && seen.end == End::Cut, "{tag}: {seen}");
+    }
+    pool.wait_for(2, 0).await;
 }
 
 #[tokio::test]

@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
+mod body_modes;
 mod campaigns;
 mod demand;
+mod one_slot;
 mod phases;
 mod rig;
 mod seen;

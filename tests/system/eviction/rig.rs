@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use sluice_core::Time;
-use sluice_testkit::{EnvoyConfig, Protocol, STREAM_HEADER, TAG_HEADER, eventually};
+use sluice_testkit::{Envoy, EnvoyConfig, Protocol, STREAM_HEADER, TAG_HEADER, eventually};
 use tokio::task::JoinSet;
 
 use super::seen::Seen;
@@ -39,6 +39,14 @@ pub(super) fn with_ceilings(mut config: Value, ceilings: &[(i32, f64)]) -> Value
     config["plugins"].as_array_mut().unwrap().push(policy);
     config["flowControl"]["usageLimitPolicyPluginRef"] = "reserve".into();
     config
+}
+
+/// What the picker counts of requests that were told to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Revocations {
+    pub(super) issued: i64,
+    pub(super) timed_out: i64,
+    pub(super) confirmed: i64,
 }
 
 /// A pool of counting model servers and its clients, which stream unless told otherwise.
@@ -147,6 +155,43 @@ impl Pool {
         let priority = priority.map(|priority| priority.to_string());
         let labels: Vec<_> = priority.iter().map(|priority| ("priority", priority.as_str())).collect();
         page.count("llm_d_epp_flow_control_revocations_issued_total", &labels).unwrap_or_default()
+    }
+
+    /// Freezes the Envoy of all requests so far and starts another one for the same picker: none of their streams ends
+    /// until the first one is resumed.
+    pub(super) async fn freeze_behind_another_envoy(&mut self) -> Envoy {
+        let mut other = envoy().unwrap();
+        other.set_pickers(&[self.counted.stack.picker.ext_proc()]).unwrap();
+        let other = Envoy::start(&other).await.unwrap();
+        self.counted.stack.envoy.process_mut().freeze().unwrap();
+        other
+    }
+
+    /// A chat as [`Self::stream`] through another Envoy.
+    pub(super) fn stream_through(&self, other: &Envoy, objective: &str, tag: &str) -> RequestBuilder {
+        let request = post(&self.client, &other.url(CHAT), &chat("hello", 1, true)).header(STREAM_HEADER, "1");
+        request.header(OBJECTIVE, objective).header(TAG_HEADER, tag)
+    }
+
+    pub(super) async fn revocations(&self) -> Result<Revocations> {
+        let page = self.counted.stack.picker.metrics().await?;
+        let count = |name: &str, labels: &[(&str, &str)]| page.count(name, labels).unwrap_or_default();
+        let of = |outcome: &str| count("llm_d_epp_flow_control_revocations_total", &[("outcome", outcome)]);
+        Ok(Revocations {
+            issued: count("llm_d_epp_flow_control_revocations_issued_total", &[]),
+            timed_out: of("timed_out"),
+            confirmed: of("confirmed"),
+        })
+    }
+
+    pub(super) async fn wait_for_revocations(&self, wanted: Revocations) {
+        let mut seen = None;
+        eventually(LIMIT, "revocations", async || {
+            let now = *seen.insert(self.revocations().await?);
+            Ok((now == wanted).then_some(()))
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}: {seen:?} instead of {wanted:?}"));
     }
 
     /// What the next client whose request ends has seen.

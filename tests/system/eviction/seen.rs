@@ -1,8 +1,10 @@
 use std::fmt;
+use std::time::Duration;
 
 use http::HeaderMap;
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
+use sluice_core::{Clock as _, SystemClock};
 
 use crate::flow::support::DROPPED_REASON;
 
@@ -13,6 +15,10 @@ pub(super) struct Seen {
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
     pub(super) end: End,
+    /// What the client's HTTP library says of a broken end.
+    pub(super) broken: String,
+    /// From the last byte to the end.
+    pub(super) silence: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +53,19 @@ impl Seen {
     /// Of an answer of which `body` has been read.
     pub(super) async fn rest_of(mut response: Response, mut body: Vec<u8>) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let end = read(&mut response, &mut body).await;
-        Self { status, headers, body, end }
+        let clock = SystemClock::start();
+        let mut last = clock.now();
+        let broken = loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => break None,
+                Err(error) => break Some(format!("{error:?}")),
+            }
+            last = clock.now();
+        };
+        let end = if broken.is_some() { End::Cut } else { End::InOrder };
+        let silence = clock.now().saturating_since(last);
+        Self { status, headers, body, end, broken: broken.unwrap_or_default(), silence }
     }
 
     pub(super) fn text(&self) -> String {
@@ -77,18 +94,9 @@ impl Seen {
     }
 }
 
-async fn read(response: &mut Response, body: &mut Vec<u8>) -> End {
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) => return End::InOrder,
-            Err(_) => return End::Cut,
-        }
-    }
-}
-
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?} {:?}, {:?}", self.status, self.headers, self.text(), self.end)
+        let Self { status, headers, body: _, end, broken, silence } = self;
+        write!(f, "{status} {headers:?} {:?}, {end:?} after {silence:?} {broken}", self.text())
     }
 }

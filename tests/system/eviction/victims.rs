@@ -1,12 +1,10 @@
 //! Who is evicted among those of the lowest priority, and by how much the others are spared.
 
-use std::time::Duration;
-
 use serde_json::json;
 use sluice_core::Time;
-use sluice_testkit::eventually;
+use sluice_testkit::{EnvoyConfig, Template, eventually};
 
-use super::rig::{Pool, SLACK, evicting};
+use super::rig::{Pool, Revocations, SLACK, evicting};
 use super::seen::Ending;
 use crate::flow::support::AT_ONCE;
 use crate::support::LIMIT;
@@ -36,7 +34,7 @@ async fn victim_of_one(pool: &mut Pool, number: usize) -> String {
     victims.retain(|tag, _| !before.contains_key(tag));
     assert_eq!(victims.len(), 1, "{victims:?}");
     let (victim, left) = victims.pop_first().unwrap();
-    // Its slot was free before the newcomer came to it, so the model server never had more than its slots.
+    // The newcomer comes when the victim's stream has ended; the model server notices that end about then.
     assert!(left <= began(pool, &tag).saturating_add(AT_ONCE), "{left:?}");
     let (ended, seen) = pool.next_end().await;
     assert_eq!((&ended, seen.ending()), (&victim, Ending::ToldThenCut), "{seen}");
@@ -112,28 +110,57 @@ async fn the_one_whose_client_has_seen_least_goes_first() {
     assert_eq!(victim_of_one(&mut pool, 0).await, "batch-31");
 }
 
+/// With `response-bypass.yaml`: of requests whose answers have begun nothing more is known.
 #[tokio::test]
-async fn a_burst_evicts_all_it_needs_at_the_same_time() {
-    let mut pool = Pool::start(&evicting(32, &json!({}))).await;
-    pool.fill("batch", SLOTS).await;
-    // What has come meanwhile is there at once when the picker goes on.
-    pool.counted.stack.picker.process_mut().freeze().unwrap();
-    pool.burst("interactive", SLOTS);
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    pool.counted.stack.picker.process_mut().resume().unwrap();
-    pool.wait_for_arrivals(2 * SLOTS, SLOTS, 0).await;
-    assert_eq!((pool.issued(Some(100)).await, pool.issued(None).await), (32, 32));
-    let victims = pool.victims();
-    assert_eq!(victims.len(), SLOTS);
-    let (first, last) = (victims.values().min().unwrap(), victims.values().max().unwrap());
-    let spread = last.saturating_since(*first);
-    println!("32 victims gone within {spread:?}");
-    assert!(spread < AT_ONCE, "{spread:?}: one after the other");
-    for _ in 0..SLOTS {
-        let (_, seen) = pool.next_end().await;
-        assert_eq!(seen.ending(), Ending::ToldThenCut, "{seen}");
+async fn where_answers_pass_the_picker_by_the_ones_that_have_not_begun_go_first() {
+    let template = EnvoyConfig::from_template(Template::ResponseBypass).unwrap();
+    let mut pool = Pool::start_with(1, &evicting(4, &json!({"victimOrder": "cheapest"})), template).await;
+    for (tag, silent) in [("batch-0", false), ("batch-1", true), ("batch-2", false), ("batch-3", false)] {
+        let request = if silent { pool.whole("batch", tag) } else { pool.stream("batch", tag) };
+        pool.run(tag, request).await;
     }
-    assert_eq!(pool.counted.servers[0].peak_without_aborted(AT_ONCE), SLOTS);
+    // Until the picker has seen all the headers that have come.
+    tokio::time::sleep(AT_ONCE).await;
+    for (expected, ending) in [("batch-1", Ending::ToldByStatus), ("batch-3", Ending::Cut), ("batch-2", Ending::Cut)] {
+        let arrived = pool.arrived();
+        pool.burst("interactive", 1);
+        pool.wait_for_arrivals(arrived + 1, 4, 0).await;
+        let (victim, seen) = pool.next_end().await;
+        assert_eq!((victim.as_str(), seen.ending()), (expected, ending), "{seen}");
+    }
+}
+
+/// All victims are behind an Envoy that does not move: that none of them has ended shows that nobody was waited for.
+#[tokio::test]
+async fn a_burst_evicts_all_it_needs_without_waiting_for_any() {
+    for (objective, priority) in [("interactive", 100), ("standard", 0)] {
+        let mut pool = Pool::start(&evicting(32, &json!({"confirmationTimeout": "60s"}))).await;
+        pool.fill("batch", SLOTS).await;
+        let other = pool.freeze_behind_another_envoy().await;
+        for number in 0..SLOTS {
+            let tag = format!("{objective}-{number}");
+            pool.send(&tag, pool.stream_through(&other, objective, &tag));
+        }
+        pool.wait_for_revocations(Revocations { issued: 32, timed_out: 0, confirmed: 0 }).await;
+        assert_eq!(pool.issued(Some(priority)).await, 32, "{objective}");
+        let page = pool.counted.stack.picker.flow().await.unwrap();
+        assert_eq!((&page["leases"]["revoked"], &page["waiting"]["requests"]), (&json!(32), &json!(32)), "{page}");
+
+        pool.counted.stack.envoy.process_mut().resume().unwrap();
+        pool.wait_for_arrivals(2 * SLOTS, SLOTS, 0).await;
+        let victims = pool.victims();
+        assert_eq!(victims.len(), SLOTS, "{objective}");
+        let (first, last) = (victims.values().min().unwrap(), victims.values().max().unwrap());
+        println!("{objective}: 32 victims gone within {:?}", last.saturating_since(*first));
+        for _ in 0..SLOTS {
+            let (tag, seen) = pool.next_end().await;
+            assert!(tag.starts_with("batch-"), "{tag}");
+            // An Envoy that was frozen may read the event and the cut at once.
+            assert!([Ending::ToldThenCut, Ending::Cut].contains(&seen.ending()), "{seen}");
+        }
+        assert_eq!(pool.revocations().await.unwrap(), Revocations { issued: 32, timed_out: 0, confirmed: 32 });
+        assert_eq!(pool.counted.servers[0].peak_without_aborted(AT_ONCE), SLOTS, "{objective}");
+    }
 }
 
 #[tokio::test]
