@@ -17,7 +17,7 @@ pub(crate) enum Action {
     /// Forget the routing under way: the request is dead.
     StopRouting,
     Reply(Reply),
-    /// So many bytes of the request, headers and body, are kept here from now on.
+    /// So many bytes of the request's body are kept here from now on.
     Holding(u64),
     /// Another endpoint serves the request than the one that was booked.
     Served(SocketAddr),
@@ -62,7 +62,7 @@ pub(crate) struct Ending {
     pub(crate) remark: Cow<'static, str>,
     /// How a request was cut off; none if it was not.
     pub(crate) evicted: Option<Delivery>,
-    /// Events of its response that went to the client, if it could have been cut off.
+    /// Events of its response that went to the client.
     pub(crate) events: u64,
 }
 

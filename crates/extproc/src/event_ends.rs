@@ -23,10 +23,23 @@ pub(crate) struct EventEnds {
 }
 
 impl EventEnds {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.step(byte);
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            self.part(&bytes[..end]);
+            self.step(b'\n');
+            bytes = &bytes[end + 1..];
         }
+        self.part(bytes);
+    }
+
+    /// A part of one line.
+    fn part(&mut self, part: &[u8]) {
+        let free = self.head.get_mut(self.length..).unwrap_or_default();
+        for (place, &byte) in free.iter_mut().zip(part) {
+            *place = byte;
+        }
+        self.length = self.length.saturating_add(part.len());
+        self.open = self.open || part.iter().any(|&byte| byte != b'\r');
     }
 
     /// Events that are complete.
@@ -56,11 +69,7 @@ impl EventEnds {
     /// Tells whether an event ends with this byte.
     fn step(&mut self, byte: u8) -> bool {
         if byte != b'\n' {
-            if let Some(place) = self.head.get_mut(self.length) {
-                *place = byte;
-            }
-            self.length = self.length.saturating_add(1);
-            self.open |= byte != b'\r';
+            self.part(&[byte]);
             return false;
         }
         let line = self.head.get(..self.length).map(|line| line.strip_suffix(b"\r").unwrap_or(line));

@@ -8,9 +8,10 @@ use sluice_core::{Priority, Time};
 
 use crate::config::{BandConfig, Budgets, OTHER_TENANT};
 use crate::gate::Gate;
+use crate::item::Item;
 use crate::line::Line;
 use crate::load::{EndpointKey, Partitions, PerPartition};
-use crate::policy::{Fairness, Rank};
+use crate::policy::{Fairness, Head};
 use crate::queue::Queue;
 use crate::ticket::{FlowId, Ticket};
 
@@ -85,7 +86,7 @@ pub(crate) struct Flow {
     /// It holds as many leases as it may: none of its tickets is dispatchable.
     pub(crate) capped: bool,
     /// What the fairness policy was last told.
-    head: Option<Rank>,
+    head: Option<Head>,
 }
 
 /// A band's budgets in nanoseconds, ready for adding; [`u64::MAX`] for no bound.
@@ -205,12 +206,13 @@ impl Band {
     }
 
     /// Tells the fairness policy about the flow's head, if it is another one than before.
-    pub(crate) fn sync_head(&mut self, flow: FlowId) {
+    pub(crate) fn sync_head(&mut self, items: &SlotMap<Ticket, Item>, flow: FlowId) {
         let entry = &mut self.flows[flow];
-        let head = if entry.capped { None } else { entry.queue.peek().map(|(rank, _)| rank) };
-        if entry.head == head {
+        let first = if entry.capped { None } else { entry.queue.peek() };
+        if entry.head.map(|head| head.rank) == first.map(|(rank, _)| rank) {
             return;
         }
+        let head = first.map(|(rank, ticket)| Head { rank, arrival: items[ticket].arrival });
         match (entry.head, head) {
             (None, Some(_)) => self.active += 1,
             (Some(_), None) => self.active -= 1,
@@ -226,7 +228,7 @@ impl Band {
     }
 
     /// The flow holds one lease more (or less), which may bring it to its limit (or back).
-    pub(crate) fn count_lease(&mut self, flow: FlowId, delta: LeaseDelta) {
+    pub(crate) fn count_lease(&mut self, items: &SlotMap<Ticket, Item>, flow: FlowId, delta: LeaseDelta) {
         let limited = self.max_in_flight_per_flow < u64::MAX;
         if limited {
             self.add_demand(flow, u64::saturating_sub);
@@ -243,7 +245,7 @@ impl Band {
             self.add_demand(flow, u64::saturating_add);
         }
         if changed {
-            self.sync_head(flow);
+            self.sync_head(items, flow);
         }
     }
 
@@ -281,19 +283,20 @@ impl Band {
         }
     }
 
-    /// Gives the band another fairness policy: its flows begin anew, with the leases they hold. Its demand has to
-    /// be counted anew.
-    pub(crate) fn replace_fairness(&mut self) {
+    /// Gives the band another fairness policy: its flows begin anew, in the order in which their heads came, with the
+    /// leases they hold. Its demand has to be counted anew.
+    pub(crate) fn replace_fairness(&mut self, items: &SlotMap<Ticket, Item>) {
         self.fairness = self.config.fairness.new_band();
         self.max_in_flight_per_flow = self.config.fairness.max_in_flight_per_flow().unwrap_or(u64::MAX);
         self.active = 0;
-        let flows: Vec<FlowId> = self.flows.keys().collect();
+        let mut flows: Vec<FlowId> = self.flows.keys().collect();
+        flows.sort_by_cached_key(|&flow| self.flows[flow].queue.peek().map(|(rank, _)| rank.sequence));
         for flow in flows {
             let entry = &mut self.flows[flow];
             entry.head = None;
             self.fairness.add(flow, &entry.tenant);
             entry.capped = entry.in_flight >= self.max_in_flight_per_flow;
-            self.sync_head(flow);
+            self.sync_head(items, flow);
         }
     }
 }

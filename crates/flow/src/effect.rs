@@ -1,5 +1,6 @@
 use sluice_core::{DropReason, TerminationCause};
 
+use crate::policy::Usage;
 use crate::{EndpointKey, Ticket, Waiter};
 
 /// Something the engine wants done. Effects are values: they own nothing whose drop has consequences.
@@ -105,7 +106,7 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub cause: TerminationCause,
-    /// Tokens it really used, as far as is known: reported usage, or what was produced before an abort.
-    /// None leaves the estimate standing.
-    pub tokens: Option<u64>,
+    /// What it really used, as far as is known: reported, or what was produced before an abort. None leaves the estimate
+    /// standing.
+    pub usage: Option<Usage>,
 }

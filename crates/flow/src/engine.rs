@@ -8,6 +8,7 @@ mod rebook;
 mod report;
 mod revoke;
 mod submit;
+mod targets;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,7 +27,7 @@ use crate::item::{Item, State};
 use crate::line::Links;
 use crate::load::EndpointKey;
 use crate::policy::{BandView, UsageLimit};
-use crate::pool::{ParkRank, Pool};
+use crate::pool::Pool;
 use crate::queue::Places;
 use crate::rate::DrainRate;
 use crate::stats::{BandTotals, LeaseStats, RevocationStats};
@@ -186,35 +187,19 @@ impl Engine {
         if self.config.when_full == WhenFull::Displace {
             band.arrivals.insert(item.rank.sequence, ticket);
         }
-        match &item.eligible {
-            None if self.config.eviction.is_some() => {
-                let units = self.pool.saturation().lease_units(item.tokens);
-                band.count_demand(item.flow, item.stages.partitions(), units, true);
-            }
-            None => {}
-            Some(eligible) => {
-                let targets = self.pool.targets(&**eligible);
-                let targets = match band.hinted.get_key_value(&targets) {
-                    Some((known, _)) => Arc::clone(known),
-                    None => targets,
-                };
-                *band.hinted.entry(Arc::clone(&targets)).or_default() += 1;
-                self.hinted.insert(item.rank.sequence, (ticket, targets));
-            }
+        if item.eligible.is_none() && self.config.eviction.is_some() {
+            let units = self.pool.saturation().lease_units(item.tokens);
+            band.count_demand(item.flow, item.stages.partitions(), units, true);
         }
         match item.state {
             State::Queued => {
                 band.flows[item.flow].queue.push(&mut self.places, item.rank, ticket);
-                band.sync_head(item.flow);
+                band.sync_head(&self.items, item.flow);
             }
-            State::Parked => {
-                let rank = park_rank(ticket, item);
-                if let Some((_, targets)) = self.hinted.get(&rank.rank.sequence) {
-                    self.pool.park(targets, rank);
-                }
-            }
+            State::Parked => {}
             State::New | State::Granted { .. } | State::Started(_) => debug_assert!(false, "it does not wait"),
         }
+        self.find_targets(ticket);
     }
 
     /// Takes the ticket out of every place where waiting tickets are.
@@ -232,24 +217,13 @@ impl Engine {
         if matches!(item.state, State::Queued) {
             let removed = band.flows[item.flow].queue.remove(&mut self.places, ticket);
             check!(self.violations, F2, removed);
-            band.sync_head(item.flow);
+            band.sync_head(&self.items, item.flow);
         }
-        if item.eligible.is_none() {
-            if self.config.eviction.is_some() {
-                let units = self.pool.saturation().lease_units(item.tokens);
-                band.count_demand(item.flow, item.stages.partitions(), units, false);
-            }
-        } else if let Some((_, targets)) = self.hinted.remove(&item.rank.sequence) {
-            if let Some(count) = band.hinted.get_mut(&targets) {
-                *count -= 1;
-                if *count == 0 {
-                    band.hinted.remove(&targets);
-                }
-            }
-            if matches!(item.state, State::Parked) {
-                self.pool.unpark(&targets, park_rank(ticket, item));
-            }
+        if item.eligible.is_none() && self.config.eviction.is_some() {
+            let units = self.pool.saturation().lease_units(item.tokens);
+            band.count_demand(item.flow, item.stages.partitions(), units, false);
         }
+        self.forget_targets(ticket);
         self.forget_deadline(index, ticket);
     }
 
@@ -303,8 +277,4 @@ impl Engine {
         let queued = ahead.map(|band| band.waiting.requests).sum();
         self.rate.seconds_for(self.now, queued)
     }
-}
-
-fn park_rank(ticket: Ticket, item: &Item) -> ParkRank {
-    ParkRank { priority: std::cmp::Reverse(item.priority), rank: item.rank, ticket }
 }

@@ -13,8 +13,8 @@ pub enum InvariantId {
     F4,
     /// Nothing outlives its deadline past `on_time`.
     F5,
-    /// Continuously backlogged flows under round robin differ by at most one turn, plus one per un-granted
-    /// turn.
+    /// Under round robin no flow gets a turn while another has waited longer, since its last turn or since it began to
+    /// have something queued: continuously backlogged flows differ by at most one turn.
     F6,
     /// `next_wakeup` lies after `now` once `on_time(now)` returned.
     F7,

@@ -26,6 +26,27 @@ pub struct Rank {
     pub sequence: u64,
 }
 
+/// The first of a flow's dispatchable tickets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    pub rank: Rank,
+    /// When the ticket was submitted.
+    pub arrival: Time,
+}
+
+/// Tokens that a request has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt: u64,
+    pub output: u64,
+}
+
+impl Usage {
+    pub const fn total(self) -> u64 {
+        self.prompt.saturating_add(self.output)
+    }
+}
+
 /// What an ordering may look at. It does not change while the ticket lives.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderingFacts {
@@ -76,8 +97,8 @@ pub trait Fairness: fmt::Debug + Send {
     /// The flow has no ticket left in any state.
     fn remove(&mut self, flow: FlowId);
 
-    /// `head` is the first of the flow's dispatchable tickets; none if there is none now.
-    fn set_head(&mut self, flow: FlowId, head: Option<Rank>);
+    /// The flow has another head than before; none if none of its tickets is dispatchable now.
+    fn set_head(&mut self, flow: FlowId, head: Option<Head>);
 
     /// The flow whose head goes next; none only if no flow has a head. A flow that is the only one with a head may
     /// be granted without being picked: it is then told of by [`Fairness::granted`], as a turn.
@@ -87,16 +108,18 @@ pub trait Fairness: fmt::Debug + Send {
     /// picked for it; otherwise the ticket went ahead because room appeared on one of its endpoints.
     fn granted(&mut self, now: Time, flow: FlowId, cost: u64, turn: bool);
 
-    /// The lease ended before it was started: its turn counts for nothing.
+    /// The lease counts for nothing: it ended before it was started, or its work was thrown away to make room.
     fn refund(&mut self, flow: FlowId, cost: u64);
 
-    /// The started lease ended. `real` is what it turned out to cost; zero for evicted work.
-    fn settle(&mut self, now: Time, flow: FlowId, cost: u64, real: u64) {
-        let _ = (now, flow, cost, real);
+    /// The started lease ended, and its request has used `usage`. Not called where nobody knows what was used: the
+    /// estimate stands.
+    fn settle(&mut self, now: Time, flow: FlowId, cost: u64, usage: Usage) {
+        let _ = (now, flow, cost, usage);
     }
 
-    /// When, without any other call, [`Fairness::pick`] would begin to choose differently.
-    fn next_change(&self) -> Option<Time> {
+    /// The first time after `now` when, without any other call, [`Fairness::pick`] would begin to choose differently.
+    fn next_change(&self, now: Time) -> Option<Time> {
+        let _ = now;
         None
     }
 }

@@ -1,7 +1,6 @@
 //! The policies of admission: the order inside a flow, the turn among flows, the ceiling of each band, and how
 //! full the pool is.
 
-mod bits;
 mod concurrency;
 mod edf;
 mod fcfs;

@@ -73,7 +73,7 @@ fn turn_over(admission: &Admission, endpoint: &Arc<Endpoint>, tenant: &str, stop
         let polled = pin!(&mut admit).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(Ok(permit)) = polled else { continue };
         let Ok(running) = permit.start(&target, None) else { continue };
-        running.finish(Ended { cause: TerminationCause::Natural, tokens: None });
+        running.finish(Ended { cause: TerminationCause::Natural, usage: None });
         done += 1;
     }
     done

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_core::{Endpoint, TerminationCause, TokenUsage};
 use sluice_data as data;
+use sluice_flow::policy::Usage;
 use sluice_flow::{Ended, RevokeCause, TokensAtFirstChunk};
 
 use crate::admission;
@@ -78,12 +79,44 @@ impl InFlight {
         }
     }
 
-    /// The request is over. `usage` is what the model server reports, if it does.
-    pub fn finish(self, cause: TerminationCause, usage: TokenUsage) {
+    /// The request is over. `reported` is what the model server says of its usage, if it does; `seen` is what can be told
+    /// without it: the estimate of the prompt, and about a token for each event of the answer.
+    pub fn finish(self, cause: TerminationCause, reported: TokenUsage, seen: Usage) {
         if let Kind::Leased { lease, .. } = self.0 {
-            let tokens = (usage.prompt.is_some() || usage.completion.is_some())
-                .then(|| usage.prompt.unwrap_or(0).saturating_add(usage.completion.unwrap_or(0)));
-            lease.finish(Ended { cause, tokens });
+            lease.finish(Ended { cause, usage: usage(cause, reported, seen) });
+        }
+    }
+}
+
+/// What a request has used, as far as is known. A client that goes away before the report comes pays for what was seen.
+fn usage(cause: TerminationCause, reported: TokenUsage, seen: Usage) -> Option<Usage> {
+    let is_reported = reported.prompt.is_some() || reported.completion.is_some();
+    (is_reported || cause == TerminationCause::ClientDisconnect).then(|| Usage {
+        prompt: reported.prompt.unwrap_or(seen.prompt),
+        output: reported.completion.unwrap_or(seen.output),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_believed_and_a_client_that_left_pays_for_what_was_seen() {
+        let (full, none) = (TokenUsage { prompt: Some(7), completion: Some(3), cached: None }, TokenUsage::default());
+        let half = TokenUsage { completion: Some(3), ..none };
+        let seen = Usage { prompt: 100, output: 20 };
+        let used = |prompt, output| Some(Usage { prompt, output });
+        for (cause, reported, expected) in [
+            (TerminationCause::Natural, full, used(7, 3)),
+            (TerminationCause::Natural, half, used(100, 3)),
+            (TerminationCause::Natural, none, None),
+            (TerminationCause::ClientDisconnect, full, used(7, 3)),
+            (TerminationCause::ClientDisconnect, half, used(100, 3)),
+            (TerminationCause::ClientDisconnect, none, used(100, 20)),
+            (TerminationCause::Error, none, None),
+        ] {
+            assert_eq!(usage(cause, reported, seen), expected, "{cause:?} {reported:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use sluice_core::{
     TerminationCause, TokenUsage,
 };
 use sluice_data::EndpointSpec;
+use sluice_flow::policy::Usage;
 use sluice_flow::{BandConfig, Config, Outcome, Signal};
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
 use sluice_schedule::{Filter, Next, Picker, Profile, ProfileHandler, ProfileResult};
@@ -246,7 +247,7 @@ fn an_endpoint_never_gets_more_than_its_limit_and_a_freed_place_is_used_at_once(
 
     let mut waiting = world.route(0, None);
     assert!(poll(&mut waiting).is_none());
-    held.unwrap().finish(TerminationCause::Natural, TokenUsage::default());
+    held.unwrap().finish(TerminationCause::Natural, TokenUsage::default(), Usage::default());
     let (third, _held) = destination_of(poll(&mut waiting));
     assert_eq!(third, "10.0.0.1:1");
     assert_eq!(world.loads(), [1, 1]);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::FutureExt as _;
 use sluice_core::TerminationCause;
 use sluice_flow::RevokeCause;
+use sluice_flow::policy::Usage;
 use sluice_router::InFlight;
 use tonic::Status;
 
@@ -83,7 +84,7 @@ impl Driver {
                 Outcome::Refused(_) if was_revoked => TerminationCause::Evicted,
                 Outcome::Refused(_) | Outcome::HandedOver => TerminationCause::Error,
             };
-            in_flight.finish(cause, usage);
+            in_flight.finish(cause, usage, Usage { prompt: self.prompt_estimate, output: events });
         }
         if let Some(revoked) = self.revoked {
             let delivery = match outcome {
@@ -130,7 +131,8 @@ impl Drop for Driver {
         }
         let cause = TerminationCause::ClientDisconnect;
         let outcome = Outcome::Terminated { cause, status: None, responder: Responder::ModelServer };
-        self.end(&Ending::of(outcome, self.session.usage()));
+        let events = self.session.events();
+        self.end(&Ending { events, ..Ending::of(outcome, self.session.usage()) });
         self.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -207,7 +207,7 @@ async fn a_place_that_is_wanted_back_before_the_request_was_sent_costs_the_endpo
     }
     let batch = picking.open_waiting(vec![batch_headers(), request_body(CHAT)]).await;
     // Without an await between them: a place is granted to the batch work, and before it can start, others want it.
-    running.pop().unwrap().finish(Ended { cause: TerminationCause::Natural, tokens: None });
+    running.pop().unwrap().finish(Ended { cause: TerminationCause::Natural, usage: None });
     let others = admission.admit(ask());
     let mut batch = batch.await.unwrap().unwrap();
     let reply = batch.cut().await;

@@ -11,7 +11,7 @@ use sluice_flow::{
 };
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
 
-pub(crate) const ENDED: Ended = Ended { cause: TerminationCause::Natural, tokens: None };
+pub(crate) const ENDED: Ended = Ended { cause: TerminationCause::Natural, usage: None };
 
 /// First come first served, round robin, 60 s in the queue, no limit on the queue that is ever reached.
 pub(crate) fn config() -> Config {

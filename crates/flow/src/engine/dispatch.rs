@@ -95,7 +95,7 @@ impl Engine {
             self.pool.reserve(endpoint, load);
         }
         self.pool.charge(stages, load.tokens);
-        self.bands[index].count_lease(flow, LeaseDelta::Charged);
+        self.bands[index].count_lease(&self.items, flow, LeaseDelta::Charged);
         self.leases.granted += 1;
         let verdict = Verdict::Granted { reserved };
         self.effects.push_back(Effect::Verdict { ticket, waiter, verdict });

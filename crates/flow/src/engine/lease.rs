@@ -122,7 +122,7 @@ impl Engine {
     /// Whoever waits for the ticket has gone, whatever state it is in.
     pub fn cancel(&mut self, now: Time, ticket: Ticket) {
         self.advance(now);
-        let ended = Ended { cause: TerminationCause::ClientDisconnect, tokens: None };
+        let ended = Ended { cause: TerminationCause::ClientDisconnect, usage: None };
         self.give_up(ticket, ended, Outcome::EvictedContextCancelled);
     }
 
@@ -160,7 +160,7 @@ impl Engine {
         let Some(index) = self.band_index(item.priority) else { return };
         let band = &mut self.bands[index];
         band.fairness.refund(item.flow, item.tokens);
-        band.count_lease(item.flow, LeaseDelta::Ended);
+        band.count_lease(&self.items, item.flow, LeaseDelta::Ended);
     }
 
     fn take_back_charge(&mut self, ticket: Ticket, reserved: Option<EndpointKey>) {
@@ -184,15 +184,16 @@ impl Engine {
         }
         check!(self.violations, F9, self.leases.started > 0);
         self.leases.started = self.leases.started.saturating_sub(1);
-        let real = match ended.cause {
-            TerminationCause::Evicted => 0,
-            TerminationCause::Natural | TerminationCause::ClientDisconnect | TerminationCause::Error => {
-                ended.tokens.unwrap_or(cost)
-            }
-        };
         let Some(index) = self.band_index(priority) else { return };
         let band = &mut self.bands[index];
-        band.fairness.settle(self.now, flow, cost, real);
-        band.count_lease(flow, LeaseDelta::Ended);
+        let Ended { cause, usage } = ended;
+        match (cause, usage) {
+            (TerminationCause::Evicted, _) => band.fairness.refund(flow, cost),
+            (TerminationCause::Natural | TerminationCause::ClientDisconnect | TerminationCause::Error, Some(usage)) => {
+                band.fairness.settle(self.now, flow, cost, usage);
+            }
+            (TerminationCause::Natural | TerminationCause::ClientDisconnect | TerminationCause::Error, None) => {}
+        }
+        band.count_lease(&self.items, flow, LeaseDelta::Ended);
     }
 }

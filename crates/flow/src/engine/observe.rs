@@ -37,12 +37,12 @@ impl Engine {
     fn replace_pool(&mut self, members: Vec<PoolMember>) {
         let hinted: Vec<Ticket> = self.hinted.values().map(|(ticket, _)| *ticket).collect();
         for &ticket in &hinted {
-            self.set_aside(ticket);
+            self.forget_targets(ticket);
         }
         self.pool.replace(members);
         self.reweigh_all();
         for &ticket in &hinted {
-            self.take_up(ticket);
+            self.find_targets(ticket);
         }
         self.update_regime();
         self.drop_unservable();
@@ -64,16 +64,6 @@ impl Engine {
         for (_, ticket) in tickets {
             self.drop_ticket(ticket, Outcome::EvictedNoEndpoints);
         }
-    }
-
-    /// Ends the wait of a hinted ticket without ending it, for as long as its endpoints are worked out anew.
-    fn set_aside(&mut self, ticket: Ticket) {
-        self.end_wait(ticket);
-    }
-
-    fn take_up(&mut self, ticket: Ticket) {
-        self.begin_wait(ticket);
-        self.push_deadline(ticket);
     }
 
     /// Closes admission.
@@ -131,7 +121,7 @@ impl Engine {
         }
         let band = &mut self.bands[index];
         if !Arc::ptr_eq(&old.fairness, &band.config.fairness) {
-            band.replace_fairness();
+            band.replace_fairness(&self.items);
         }
     }
 
@@ -143,7 +133,7 @@ impl Engine {
         for ticket in tickets {
             let parked = matches!(self.items[ticket].state, State::Parked);
             if parked {
-                self.set_aside(ticket);
+                self.forget_targets(ticket);
             }
             let band = &self.bands[index];
             let item = &self.items[ticket];
@@ -151,14 +141,14 @@ impl Engine {
             let key = band.config.ordering.key(&item.ordering_facts(budget));
             self.items[ticket].rank = Rank { key, ..item.rank };
             if parked {
-                self.take_up(ticket);
+                self.find_targets(ticket);
             }
         }
         let band = &mut self.bands[index];
         let flows: Vec<_> = band.flows.keys().collect();
         for flow in flows {
             band.flows[flow].queue.rekey(&mut self.places, |ticket| self.items[ticket].rank);
-            band.sync_head(flow);
+            band.sync_head(&self.items, flow);
         }
     }
 

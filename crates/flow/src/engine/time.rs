@@ -21,7 +21,7 @@ impl Engine {
     pub fn next_wakeup(&self) -> Option<Time> {
         let deadline = self.next_deadline().map(|((deadline, _), _)| deadline).filter(|&deadline| deadline < Time::MAX);
         let policies = [self.pool.saturation().next_change(), self.usage_limit.next_change()];
-        let fairness = self.bands.iter().filter_map(|band| band.fairness.next_change());
+        let fairness = self.bands.iter().filter_map(|band| band.fairness.next_change(self.now));
         let due = deadline.into_iter().chain(self.revocations.next_overdue());
         // A policy that names a time already past would keep the timer spinning.
         let just_after = Time::from_nanos(self.now.as_nanos().saturating_add(1));

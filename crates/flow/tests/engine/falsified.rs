@@ -143,6 +143,14 @@ fn each_falsified_history_is_caught_by_its_invariant() {
 }
 
 #[test]
+fn a_turn_before_one_who_has_waited_longer_for_the_first_is_caught() {
+    let mut history = true_history();
+    find(&mut history, grants(A)).effects = vec![granted(B)];
+    let found = broken(SETUP, &history);
+    assert!(found.contains(&InvariantId::F6), "{found:?}");
+}
+
+#[test]
 fn a_request_that_never_ends_is_missed() {
     let mut history = true_history();
     let last = history.pop().unwrap();

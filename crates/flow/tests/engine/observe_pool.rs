@@ -1,6 +1,10 @@
 //! The pool changes.
 
+use std::sync::Arc;
+
+use sluice_flow::policy::FairnessPolicy;
 use sluice_flow::{Ask, EndpointKey, Outcome, Partition, Signal, Stages};
+use sluice_plugins::flow::{RoundRobin, Weighted, Weights};
 
 use crate::harness::endpoints::member;
 use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, pool, with_ceilings};
@@ -34,6 +38,21 @@ fn a_raised_limit_grants_all_it_can_in_one_pass_and_in_order() {
     let waiting: Vec<_> = (0..2_000).map(|_| rig.queue(ask("a", 0))).collect();
     let order = granted(&rig.observe(pool(&[1_000])));
     assert_eq!(order, waiting[..900]);
+}
+
+#[test]
+fn a_changed_pool_leaves_the_turns_as_they_are() {
+    for fairness in [Arc::new(RoundRobin) as Arc<dyn FairnessPolicy>, Arc::new(Weighted::new(Weights::default(), None))]
+    {
+        let mut config = plain();
+        config.template.fairness = fairness;
+        let mut rig = Rig::new(config, &[1]);
+        let running = rig.run_on(0, ask("running", 0));
+        let first = rig.queue(Ask { eligible: hint(&[0]), ..ask("a", 0) });
+        rig.queue(ask("b", 0));
+        assert_eq!(rig.observe(pool(&[1, 0])), []);
+        assert_eq!(granted(&rig.release(running)), [first]);
+    }
 }
 
 #[test]

@@ -53,6 +53,28 @@ fn flows_of_a_band_take_turns() {
 }
 
 #[test]
+fn tenants_that_keep_coming_do_not_hold_up_one_that_waits() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let mut running = rig.run_on(0, ask("running", 5));
+    let patient: Vec<_> = (0..10).map(|_| rig.queue(ask("patient", 0))).collect();
+    let mut newcomers = 0..;
+    for ticket in patient {
+        // Those that are there when its wait for this turn begins, and no others, go first.
+        let flows = rig.stats().bands.into_iter().find(|band| band.priority == Priority(0)).unwrap().flows;
+        let ahead = flows.iter().filter(|flow| flow.waiting.requests > 0 && &*flow.tenant != "patient").count();
+        for _ in 0..ahead {
+            rig.queue(ask(&format!("fresh-{}", newcomers.next().unwrap()), 0));
+            let next = granted(&rig.release(running));
+            assert_ne!(next, [ticket]);
+            running = next[0];
+        }
+        rig.queue(ask(&format!("fresh-{}", newcomers.next().unwrap()), 0));
+        assert_eq!(granted(&rig.release(running)), [ticket]);
+        running = ticket;
+    }
+}
+
+#[test]
 fn strict_serves_the_band_as_one_queue() {
     let mut config = plain();
     config.template = band(sluice_plugins::flow::Fcfs, GlobalStrict);
@@ -113,7 +135,7 @@ fn a_second_release_frees_nothing_more() {
 fn a_grant_that_is_given_back_is_counted_as_never_dispatched() {
     let mut rig = Rig::new(plain(), &[1]);
     let ticket = rig.grant(ask("a", 0));
-    rig.engine.release(rig.now, ticket, Ended { cause: TerminationCause::Error, tokens: None });
+    rig.engine.release(rig.now, ticket, Ended { cause: TerminationCause::Error, usage: None });
     let totals = rig.stats().totals[&Priority(0)];
     assert_eq!(totals.outcome(Outcome::Dispatched), 0);
     assert_eq!(totals.outcome(Outcome::EvictedOther), 1);

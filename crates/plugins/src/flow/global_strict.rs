@@ -7,7 +7,7 @@ use slotmap::SecondaryMap;
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::FlowId;
-use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
+use sluice_flow::policy::{Fairness, FairnessPolicy, Head, Rank};
 
 use super::NoParams;
 
@@ -44,7 +44,8 @@ impl Fairness for Heads {
         self.set_head(flow, None);
     }
 
-    fn set_head(&mut self, flow: FlowId, head: Option<Rank>) {
+    fn set_head(&mut self, flow: FlowId, head: Option<Head>) {
+        let head = head.map(|head| head.rank);
         let old = match head {
             Some(rank) => self.head.insert(flow, rank),
             None => self.head.remove(flow),

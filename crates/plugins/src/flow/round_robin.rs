@@ -6,12 +6,15 @@ use slotmap::SecondaryMap;
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::FlowId;
-use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
+use sluice_flow::policy::{Fairness, FairnessPolicy, Head};
 
 use super::NoParams;
-use super::bits::Bits;
 
-/// Serves the active flows of a band in a circle, in the order in which they came to be.
+/// The turn goes to the flow that has waited for it the longest: since its last one, or since it began to have
+/// something to send.
+///
+/// A flow therefore gets its turn after no more turns of others than there were flows with something to send when its
+/// wait began, whoever comes meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin;
 
@@ -27,75 +30,78 @@ impl Plugin for RoundRobin {
 
 impl FairnessPolicy for RoundRobin {
     fn new_band(&self) -> Box<dyn Fairness> {
-        Box::new(Circle::default())
+        Box::new(Row::default())
     }
 }
 
-/// Every flow has a place, in the order in which they came to be. The turn goes to the next place whose flow has a
-/// head: a search among bits, so that idle tenants cost next to nothing.
+/// The flows that have a head, in the order of their turns: whoever comes, and whoever has had a turn, stands last.
+/// Each call is a few writes, however many flows there are.
 #[derive(Debug, Default)]
-struct Circle {
-    /// Who came to have each place. A flow that is gone leaves its place empty until places are given out anew.
-    flows: Vec<Option<FlowId>>,
-    places: SecondaryMap<FlowId, usize>,
-    /// Places whose flow has a head.
-    active: Bits,
-    /// Behind the place of the last turn.
-    next: usize,
+struct Row {
+    neighbours: SecondaryMap<FlowId, Neighbours>,
+    first: Option<FlowId>,
+    last: Option<FlowId>,
 }
 
-/// Empty places that are put up with, beside as many as there are flows.
-const SPARE: usize = 64;
+/// Of a flow in the row.
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    before: Option<FlowId>,
+    behind: Option<FlowId>,
+}
 
-impl Circle {
-    /// Gives places without gaps, in the same order.
-    fn close_ranks(&mut self) {
-        let old = std::mem::take(&mut self.flows);
-        let active = std::mem::take(&mut self.active);
-        let next = std::mem::take(&mut self.next);
-        for (place, flow) in old.into_iter().enumerate() {
-            let Some(flow) = flow else { continue };
-            let closed = self.flows.len();
-            self.flows.push(Some(flow));
-            self.places.insert(flow, closed);
-            self.active.set(closed, active.get(place));
-            if place < next {
-                self.next = closed + 1;
-            }
+impl Row {
+    /// `flow` is not in the row.
+    fn join(&mut self, flow: FlowId) {
+        let before = self.last.replace(flow);
+        self.neighbours.insert(flow, Neighbours { before, behind: None });
+        self.set_behind(before, Some(flow));
+    }
+
+    /// Tells whether `flow` was in the row.
+    fn leave(&mut self, flow: FlowId) -> bool {
+        let Some(Neighbours { before, behind }) = self.neighbours.remove(flow) else { return false };
+        self.set_behind(before, behind);
+        match behind.and_then(|behind| self.neighbours.get_mut(behind)) {
+            Some(neighbours) => neighbours.before = before,
+            None => self.last = before,
+        }
+        true
+    }
+
+    /// `behind` comes next after `before`, or is the first of all.
+    fn set_behind(&mut self, before: Option<FlowId>, behind: Option<FlowId>) {
+        match before.and_then(|before| self.neighbours.get_mut(before)) {
+            Some(neighbours) => neighbours.behind = behind,
+            None => self.first = behind,
         }
     }
 }
 
-impl Fairness for Circle {
-    fn add(&mut self, flow: FlowId, _: &Arc<str>) {
-        if self.flows.len() >= 2 * self.places.len() + SPARE {
-            self.close_ranks();
-        }
-        self.places.insert(flow, self.flows.len());
-        self.flows.push(Some(flow));
-    }
+impl Fairness for Row {
+    fn add(&mut self, _: FlowId, _: &Arc<str>) {}
 
     fn remove(&mut self, flow: FlowId) {
-        if let Some(place) = self.places.remove(flow) {
-            self.active.set(place, false);
-            self.flows[place] = None;
-        }
+        self.leave(flow);
     }
 
-    fn set_head(&mut self, flow: FlowId, head: Option<Rank>) {
-        if let Some(&place) = self.places.get(flow) {
-            self.active.set(place, head.is_some());
+    fn set_head(&mut self, flow: FlowId, head: Option<Head>) {
+        match head {
+            Some(_) if self.neighbours.contains_key(flow) => {}
+            Some(_) => self.join(flow),
+            None => {
+                self.leave(flow);
+            }
         }
     }
 
     fn pick(&mut self, _: Time) -> Option<FlowId> {
-        let place = self.active.first_from(self.next).or_else(|| self.active.first_from(0))?;
-        self.flows[place]
+        self.first
     }
 
     fn granted(&mut self, _: Time, flow: FlowId, _: u64, turn: bool) {
-        if turn && let Some(&place) = self.places.get(flow) {
-            self.next = place + 1;
+        if turn && self.leave(flow) {
+            self.join(flow);
         }
     }
 

@@ -1,13 +1,9 @@
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use slotmap::SlotMap;
-use sluice_flow::policy::OrderKey;
 
 use super::*;
-
-const HEAD: Rank = Rank { key: OrderKey(0), sequence: 0 };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -30,50 +26,103 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..600)
 }
 
+/// A row with the flows that were ever made for it.
+#[derive(Default)]
+struct Band {
+    ids: SlotMap<FlowId, ()>,
+    row: Row,
+}
+
+impl Band {
+    fn add(&mut self) -> FlowId {
+        let flow = self.ids.insert(());
+        self.row.add(flow, &"tenant".into());
+        flow
+    }
+
+    fn backlogged(&mut self) -> FlowId {
+        let flow = self.add();
+        self.row.set_head(flow, Some(Head::default()));
+        flow
+    }
+
+    /// The flow stays backlogged.
+    fn turn(&mut self) -> Option<FlowId> {
+        let flow = self.row.pick(Time::ZERO)?;
+        self.row.granted(Time::ZERO, flow, 1, true);
+        Some(flow)
+    }
+}
+
 proptest! {
-    /// Beside a map from numbers that are never given out twice.
+    /// Beside a plain list.
     #[test]
-    fn turns_go_round_in_the_order_in_which_flows_came_to_be(steps in steps()) {
-        let mut circle = Circle::default();
-        let mut ids: SlotMap<FlowId, ()> = SlotMap::with_key();
-        let mut flows: BTreeMap<u64, (FlowId, bool)> = BTreeMap::new();
-        let mut cursor = 0;
-        for (step, number) in steps.into_iter().zip(1..) {
-            let nth = |which: usize| flows.keys().nth(which % flows.len().max(1)).copied();
+    fn turns_go_to_whoever_has_waited_longest(steps in steps()) {
+        let mut band = Band::default();
+        let mut flows = Vec::new();
+        let mut waiting: VecDeque<FlowId> = VecDeque::new();
+        for step in steps {
+            let nth = |which: usize, flows: &[FlowId]| flows.get(which % flows.len().max(1)).copied();
             match step {
-                Step::Add => {
-                    let flow = ids.insert(());
-                    circle.add(flow, &"tenant".into());
-                    prop_assert!(circle.flows.len() <= 2 * flows.len() + SPARE + 1);
-                    flows.insert(number, (flow, false));
-                }
+                Step::Add => flows.push(band.add()),
                 Step::Remove(which) => {
-                    if let Some((flow, _)) = nth(which).and_then(|number| flows.remove(&number)) {
-                        circle.remove(flow);
-                        ids.remove(flow);
+                    if let Some(flow) = nth(which, &flows) {
+                        band.row.remove(flow);
+                        band.ids.remove(flow);
+                        flows.retain(|other| *other != flow);
+                        waiting.retain(|other| *other != flow);
                     }
                 }
                 Step::SetHead(which, head) => {
-                    if let Some((flow, active)) = nth(which).and_then(|number| flows.get_mut(&number)) {
-                        circle.set_head(*flow, head.then_some(HEAD));
-                        *active = head;
+                    if let Some(flow) = nth(which, &flows) {
+                        band.row.set_head(flow, head.then(Head::default));
+                        if !head {
+                            waiting.retain(|other| *other != flow);
+                        } else if !waiting.contains(&flow) {
+                            waiting.push_back(flow);
+                        }
                     }
                 }
                 Step::Turn => {
-                    let behind = flows.range((Bound::Excluded(cursor), Bound::Unbounded)).chain(&flows);
-                    let next = behind.map(|(number, flow)| (*number, *flow)).find(|(_, (_, active))| *active);
-                    prop_assert_eq!(circle.pick(Time::ZERO), next.map(|(_, (flow, _))| flow));
-                    if let Some((number, (flow, _))) = next {
-                        circle.granted(Time::ZERO, flow, 1, true);
-                        cursor = number;
-                    }
+                    prop_assert_eq!(band.turn(), waiting.front().copied());
+                    let rounds = usize::from(!waiting.is_empty());
+                    waiting.rotate_left(rounds);
                 }
                 Step::OutOfTurn(which) => {
-                    if let Some((flow, _)) = nth(which).and_then(|number| flows.get(&number)) {
-                        circle.granted(Time::ZERO, *flow, 1, false);
+                    if let Some(flow) = nth(which, &flows) {
+                        band.row.granted(Time::ZERO, flow, 1, false);
                     }
                 }
             }
+            prop_assert_eq!(band.row.pick(Time::ZERO), waiting.front().copied());
+            prop_assert_eq!(band.row.last, waiting.back().copied());
         }
+    }
+
+    /// Whoever comes, goes and comes again meanwhile: only those that had something to send when a wait began are served
+    /// before it, and each of them once.
+    #[test]
+    fn nobody_waits_for_flows_that_came_later(before in 0_usize..20, fresh in prop::collection::vec(0_usize..4, 1..40)) {
+        let mut band = Band::default();
+        for _ in 0..before {
+            band.backlogged();
+        }
+        let patient = band.backlogged();
+        let mut turns = 0;
+        for newcomers in fresh.into_iter().cycle() {
+            for _ in 0..newcomers {
+                band.backlogged();
+            }
+            let served = band.turn().expect("somebody waits");
+            if served == patient {
+                break;
+            }
+            if newcomers % 2 == 1 {
+                band.row.set_head(served, None);
+                band.row.set_head(served, Some(Head::default()));
+            }
+            turns += 1;
+        }
+        prop_assert_eq!(turns, before);
     }
 }

@@ -16,7 +16,7 @@ use slotmap::SecondaryMap;
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::FlowId;
-use sluice_flow::policy::{Fairness, FairnessPolicy, Rank};
+use sluice_flow::policy::{Fairness, FairnessPolicy, Head, Usage};
 
 /// Serves tenants in proportion to their weights.
 #[derive(Clone, Debug)]
@@ -193,6 +193,14 @@ struct FlowTags {
     start: Option<Tag>,
 }
 
+impl FlowTags {
+    /// The virtual time that a request of `cost` takes. Every one takes some: a tenant whose requests have no body would
+    /// else be served before all others, for nothing.
+    fn charge(&self, cost: u64) -> Tag {
+        self.weight.stretch(cost.max(1)).max(1)
+    }
+}
+
 impl Tags {
     fn new(weights: Weights) -> Self {
         Self {
@@ -235,7 +243,7 @@ impl Fairness for Tags {
         }
     }
 
-    fn set_head(&mut self, id: FlowId, head: Option<Rank>) {
+    fn set_head(&mut self, id: FlowId, head: Option<Head>) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         match (flow.start, head) {
             (None, Some(_)) => {
@@ -262,17 +270,15 @@ impl Fairness for Tags {
             self.virtual_time = now.max(start);
             self.departed.forget_until(self.virtual_time);
         }
-        self.move_finish(id, |flow| start + flow.weight.stretch(cost));
+        self.move_finish(id, |flow| start + flow.charge(cost));
     }
 
     fn refund(&mut self, id: FlowId, cost: u64) {
-        self.move_finish(id, |flow| flow.finish.saturating_sub(flow.weight.stretch(cost)));
+        self.move_finish(id, |flow| flow.finish.saturating_sub(flow.charge(cost)));
     }
 
-    fn settle(&mut self, _: Time, id: FlowId, cost: u64, real: u64) {
-        self.move_finish(id, |flow| {
-            (flow.finish + flow.weight.stretch(real)).saturating_sub(flow.weight.stretch(cost))
-        });
+    fn settle(&mut self, _: Time, id: FlowId, cost: u64, usage: Usage) {
+        self.move_finish(id, |flow| (flow.finish + flow.charge(usage.total())).saturating_sub(flow.charge(cost)));
     }
 }
 

@@ -193,6 +193,6 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.end(Ended { cause: TerminationCause::Error, tokens: None });
+        self.end(Ended { cause: TerminationCause::Error, usage: None });
     }
 }

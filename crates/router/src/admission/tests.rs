@@ -113,7 +113,7 @@ async fn whoever_waits_is_woken_when_a_place_is_free() {
     let waiting = admission.admit(ask(0));
     let finish = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        running.finish(Ended { cause: TerminationCause::Natural, tokens: None });
+        running.finish(Ended { cause: TerminationCause::Natural, usage: None });
     };
     let (permit, ()) = tokio::join!(waiting, finish);
     drop(permit.expect("it is let in"));
@@ -191,7 +191,7 @@ async fn a_full_endpoint_leaves_the_permit_and_parking_waits_for_room() {
     drop(run_on(at_once(admission.admit(ask(0))), &servers[1]));
     assert!(now_or_never(&mut parked).is_none(), "room elsewhere is no use");
     drop(running);
-    run_on(at_once(parked), &servers[0]).finish(Ended { cause: TerminationCause::Natural, tokens: None });
+    run_on(at_once(parked), &servers[0]).finish(Ended { cause: TerminationCause::Natural, usage: None });
     let permit = at_once(admission.admit(ask(0)));
     permit.park(Arc::new(Named("a"))).map(drop).expect_err("there is room");
 }
@@ -205,7 +205,7 @@ async fn a_request_that_has_to_go_is_told() {
     let mut urgent = admission.admit(ask(0));
     assert_eq!(batch.revoked().await, RevokeCause::Eviction);
     assert!(now_or_never(&mut urgent).is_none());
-    batch.finish(Ended { cause: TerminationCause::Evicted, tokens: None });
+    batch.finish(Ended { cause: TerminationCause::Evicted, usage: None });
     drop(at_once(urgent));
 }
 

@@ -73,11 +73,10 @@ pub(super) struct Model<'a> {
     pub(super) live: BTreeMap<Request, Live>,
     pub(super) places: Vec<Place>,
     pub(super) regime: (bool, Time),
-    /// Turns taken so far, over all bands.
-    turns: u64,
-    last_turn: BTreeMap<Flow, u64>,
-    /// For each flow with queued tickets: the turns taken when it last began to have any.
-    backlogged: BTreeMap<Flow, u64>,
+    /// Counts turns and beginnings of waits, over all bands.
+    moments: u64,
+    /// For each flow with queued tickets: when it began to have any or, if that is later, had its last turn.
+    waits_since: BTreeMap<Flow, u64>,
     shares: Shares,
     found: Vec<(InvariantId, usize)>,
 }
@@ -92,9 +91,8 @@ impl<'a> Model<'a> {
             live: BTreeMap::new(),
             places: Vec::new(),
             regime: (true, Time::ZERO),
-            turns: 0,
-            last_turn: BTreeMap::new(),
-            backlogged: BTreeMap::new(),
+            moments: 0,
+            waits_since: BTreeMap::new(),
             shares: Shares::default(),
             found: Vec::new(),
         }
@@ -117,6 +115,15 @@ impl<'a> Model<'a> {
                 let (arrival, hint) = (self.now, ask.hint.clone());
                 let key = self.key(ask, arrival);
                 let live = Live { ask: ask.clone(), hint, arrival, key, granted_before: false, state: State::Queued };
+                let flow = (ask.priority, ask.tenant);
+                // Time comes first: a flow whose others have all run out of time begins anew.
+                let waits = |(request, live): (&Request, &Live)| {
+                    let of_flow = (live.ask.priority, live.ask.tenant) == flow;
+                    of_flow && matches!(live.state, State::Queued) && !expired(request)
+                };
+                if !self.live.iter().any(waits) {
+                    self.waits_since.remove(&flow);
+                }
                 let known = self.live.insert(*request, live).is_some();
                 self.expect(InvariantId::F1, !known);
             }
@@ -124,7 +131,7 @@ impl<'a> Model<'a> {
             Event::Cancel { request } if expired(request) => {}
             Event::Cancel { request } => self.ended(*request, None),
             Event::Release { request, cause: TerminationCause::Evicted, .. } => self.ended(*request, Some(0)),
-            Event::Release { request, tokens, .. } => self.ended(*request, *tokens),
+            Event::Release { request, tokens, .. } => self.ended(*request, tokens.map(|tokens| tokens.max(1))),
             Event::Start { request, bookings, result: Ok(()) } => {
                 let granted = self.live.get_mut(request).filter(|live| matches!(live.state, State::Granted(_)));
                 let found = granted.is_some();
@@ -185,11 +192,13 @@ impl<'a> Model<'a> {
         self.note_backlogs();
     }
 
-    /// A request ended without a verdict; `real` is what it turned out to cost, where that is known.
+    /// A request ended without a verdict; `real` is what it turned out to cost, where that is known; only evicted work
+    /// costs nothing.
     fn ended(&mut self, request: Request, real: Option<u64>) {
         let Some(live) = self.live.remove(&request) else { return self.expect(InvariantId::F1, false) };
         let flow = (live.ask.priority, live.ask.tenant);
-        let cost = live.ask.tokens;
+        // Nothing is free.
+        let cost = live.ask.tokens.max(1);
         match live.state {
             State::Queued | State::Parked => {}
             State::Granted(_) => self.shares.credit(flow),
@@ -232,7 +241,7 @@ impl<'a> Model<'a> {
 
     fn granted(&mut self, request: Request, reserved: Option<EndpointKey>, step: &Step) {
         let live = &self.live[&request];
-        let (priority, tenant, cost) = (live.ask.priority, live.ask.tenant, live.ask.tokens);
+        let (priority, tenant, cost) = (live.ask.priority, live.ask.tenant, live.ask.tokens.max(1));
         let parked = matches!(live.state, State::Parked);
         let room = match reserved {
             Some(key) => {
@@ -273,34 +282,31 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Between two turns of a flow, every flow of the band that has been backlogged all along has had one; under
-    /// weighted fairness, both were charged alike per weight.
+    /// Under round robin nobody in the band has waited longer for a turn; under weighted fairness, all that wait were
+    /// charged alike per weight.
     fn turn(&mut self, flow: Flow, cost: u64) {
-        self.turns += 1;
         let fair = self.shares.turn(flow, cost);
         if self.setup.turns == Turns::Weighted && self.flows_are_tenants() {
             self.expect(InvariantId::F13, fair);
         }
         if self.setup.turns == Turns::RoundRobin && self.flows_are_tenants() {
-            let previous = self.last_turn.get(&flow).copied().unwrap_or(u64::MAX);
-            let starved = self.backlogged.iter().any(|(other, &since)| {
-                let turned = self.last_turn.get(other).copied().unwrap_or_default();
-                other.0 == flow.0 && *other != flow && since < previous && turned < previous && previous < self.turns
-            });
-            self.expect(InvariantId::F6, !starved);
+            let since = self.waits_since.get(&flow).copied().unwrap_or(u64::MAX);
+            let passed_over = self.waits_since.iter().any(|(other, &longer)| other.0 == flow.0 && longer < since);
+            self.expect(InvariantId::F6, !passed_over);
         }
-        self.last_turn.insert(flow, self.turns);
+        self.moments += 1;
+        self.waits_since.insert(flow, self.moments);
     }
 
     fn note_backlogs(&mut self) {
         let queued = self.live.values().filter(|live| matches!(live.state, State::Queued));
         let flows: BTreeSet<Flow> = queued.map(|live| (live.ask.priority, live.ask.tenant)).collect();
-        // A flow that has ended has no turns to remember.
-        let alive: BTreeSet<Flow> = self.live.values().map(|live| (live.ask.priority, live.ask.tenant)).collect();
-        self.last_turn.retain(|flow, _| alive.contains(flow));
-        self.backlogged.retain(|flow, _| flows.contains(flow));
+        self.waits_since.retain(|flow, _| flows.contains(flow));
         for &flow in &flows {
-            self.backlogged.entry(flow).or_insert(self.turns);
+            self.waits_since.entry(flow).or_insert_with(|| {
+                self.moments += 1;
+                self.moments
+            });
         }
         let may_go = |live: &&Live| matches!(live.state, State::Queued) && !self.is_capped(live);
         let may_go = self.live.values().filter(may_go).map(|live| (live.ask.priority, live.ask.tenant)).collect();

@@ -14,7 +14,7 @@ use sluice_plugins::flow::ConcurrencyDetector;
 
 use super::history::{AskFacts, Counts, Place, Request, Seen};
 use super::ops::{Setup, Turns};
-use super::oracle_turns::Circle;
+use super::oracle_turns::Flows;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -79,7 +79,7 @@ pub(crate) struct Oracle {
     pub(crate) now: Time,
     /// Those that have not ended, in the order of submission.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) bands: BTreeMap<Reverse<i32>, Circle>,
+    pub(crate) bands: BTreeMap<Reverse<i32>, Flows>,
     pub(crate) desired: Vec<i32>,
     pub(crate) pool: Vec<Place>,
     pub(crate) empty_since: (bool, Time),
@@ -146,6 +146,7 @@ impl Oracle {
         self.entries.push(entry.clone());
         let refusal = self.refusal(&entry);
         self.entry(request).state = State::Queued;
+        self.line_up(entry.priority, entry.tenant);
         if let Some(outcome) = refusal {
             self.drop_request(request, outcome);
             return;
@@ -414,22 +415,22 @@ impl Oracle {
     /// Bands and flows that have ended.
     fn tidy(&mut self) {
         let mut bands = std::mem::take(&mut self.bands);
-        bands.retain(|&Reverse(priority), turns| {
+        bands.retain(|&Reverse(priority), flows| {
             let tickets = || self.entries.iter().filter(|entry| entry.priority == priority);
-            turns.flows.retain(|(_, tenant)| tickets().any(|entry| entry.tenant == *tenant));
+            flows.all.retain(|tenant| tickets().any(|entry| entry.tenant == *tenant));
+            flows.row.retain(|tenant| self.has_queued(priority, tenant));
             self.keeps(priority) || tickets().next().is_some()
         });
         self.bands = bands;
     }
 
     fn flow_for(&mut self, tenant: &str, priority: i32) -> String {
-        let turns = self.bands.entry(Reverse(priority)).or_default();
-        let known = |name: &str| turns.flows.iter().any(|(_, flow)| flow == name);
-        let over = turns.flows.len() >= self.config.max_flows_per_band;
+        let flows = self.bands.entry(Reverse(priority)).or_default();
+        let known = |name: &str| flows.all.iter().any(|flow| flow == name);
+        let over = flows.all.len() >= self.config.max_flows_per_band;
         let name = if !known(tenant) && over { OTHER_TENANT } else { tenant };
         if !known(name) {
-            turns.next += 1;
-            turns.flows.push((turns.next, name.to_owned()));
+            flows.all.push(name.to_owned());
         }
         name.to_owned()
     }

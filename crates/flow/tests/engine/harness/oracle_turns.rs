@@ -9,12 +9,13 @@ use super::ops::Turns;
 use super::oracle::{Entry, Oracle, State};
 use super::oracle_pool::allows;
 
-/// A band's flows in the order in which they came to be, and where the last turn was.
+/// A band's flows, by tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Circle {
-    pub(crate) flows: Vec<(u64, String)>,
-    pub(crate) next: u64,
-    cursor: u64,
+pub(crate) struct Flows {
+    /// Those with tickets in any state.
+    pub(crate) all: Vec<String>,
+    /// Those with queued tickets, in the order of their turns: whoever had one stands last.
+    pub(crate) row: Vec<String>,
 }
 
 impl Oracle {
@@ -33,16 +34,31 @@ impl Oracle {
             let turn = matches!(entry.state, State::Queued);
             entry.state = State::Granted(reserved);
             let (priority, tenant) = (entry.priority, entry.tenant.clone());
-            if turn && let Some(circle) = self.bands.get_mut(&Reverse(priority)) {
-                let number = circle.flows.iter().find(|(_, name)| *name == tenant).map(|(number, _)| *number);
-                circle.cursor = number.unwrap_or(circle.cursor);
+            if turn && let Some(flows) = self.bands.get_mut(&Reverse(priority)) {
+                flows.row.retain(|other| *other != tenant);
+                self.line_up(priority, tenant);
             }
             self.seen.push(Seen::Granted { request, reserved });
         }
     }
 
+    /// Puts the flow at the end of its band's row, if it has something queued and is not there yet.
+    pub(super) fn line_up(&mut self, priority: i32, tenant: String) {
+        if self.has_queued(priority, &tenant)
+            && let Some(flows) = self.bands.get_mut(&Reverse(priority))
+            && !flows.row.contains(&tenant)
+        {
+            flows.row.push(tenant);
+        }
+    }
+
+    pub(super) fn has_queued(&self, priority: i32, tenant: &str) -> bool {
+        let queued = |entry: &Entry| matches!(entry.state, State::Queued);
+        self.entries.iter().any(|entry| entry.priority == priority && entry.tenant == tenant && queued(entry))
+    }
+
     fn choose(&self) -> Option<(Request, Option<EndpointKey>)> {
-        for ((&Reverse(priority), circle), ceiling) in self.bands.iter().zip(self.gates()) {
+        for ((&Reverse(priority), flows), ceiling) in self.bands.iter().zip(self.gates()) {
             if !self.is_open(ceiling) {
                 return None;
             }
@@ -53,14 +69,9 @@ impl Oracle {
                 return Some((request, Some(key)));
             }
             let queued = || self.entries.iter().filter(of_band).filter(|e| matches!(e.state, State::Queued));
-            let number = |entry: &Entry| {
-                let flow = circle.flows.iter().find(|(_, name)| *name == entry.tenant);
-                flow.map(|(number, _)| *number).expect("an entry has a flow")
-            };
+            let place = |entry: &Entry| flows.row.iter().position(|tenant| *tenant == entry.tenant);
             let head = match self.turns {
-                Turns::RoundRobin => {
-                    queued().min_by_key(|entry| (number(entry) <= circle.cursor, number(entry), entry.rank()))
-                }
+                Turns::RoundRobin => queued().min_by_key(|entry| (place(entry), entry.rank())),
                 Turns::Strict => queued().min_by_key(|entry| entry.rank()),
                 Turns::Weighted => {
                     // Any flow's first may go. Which one the bound on shares has to show, not the oracle.

@@ -134,7 +134,7 @@ impl Rig {
     }
 
     pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<Effect> {
-        let ended = Ended { cause: TerminationCause::Natural, tokens: None };
+        let ended = Ended { cause: TerminationCause::Natural, usage: None };
         self.engine.release(self.now, ticket, ended);
         self.effects()
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluice_core::{FlowKey, Priority, TerminationCause, Time};
+use sluice_flow::policy::Usage;
 use sluice_flow::{
     Ask, BandTotals, Booking, Effect, Ended, EndpointKey, Engine, Park, Signal, Stage, Stages, Start, StartError,
     Stats, Ticket, TokensAtFirstChunk, TtlHeader, Verdict, Violations, Waiter,
@@ -180,13 +181,14 @@ impl World {
                 let request = pick(all.into_iter(), nth)?;
                 self.forget(request);
                 let tokens = [None, Some(0), Some(5), Some(40)][usize::from(cause / 4 % 4)];
+                let usage = tokens.map(|tokens| Usage { prompt: tokens / 2, output: tokens.div_ceil(2) });
                 let cause = [
                     TerminationCause::Natural,
                     TerminationCause::Evicted,
                     TerminationCause::ClientDisconnect,
                     TerminationCause::Error,
                 ][usize::from(cause % 4)];
-                self.engine.release(now, self.tickets[&request], Ended { cause, tokens });
+                self.engine.release(now, self.tickets[&request], Ended { cause, usage });
                 self.on_oracle(|oracle| oracle.end(now, request));
                 Event::Release { request, cause, tokens }
             }
