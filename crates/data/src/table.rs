@@ -25,6 +25,11 @@ impl Snapshot {
     pub fn endpoints(&self) -> &[Arc<Endpoint>] {
         &self.endpoints
     }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.endpoints.len() == other.endpoints.len()
+            && self.endpoints.iter().zip(&other.endpoints).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
 }
 
 /// The present endpoints. One writer, discovery; any number of readers, who never wait and never see half a
@@ -61,8 +66,8 @@ impl EndpointTable {
         self.current.load_full()
     }
 
-    /// Calls `listener` with the present snapshot, and from then on with every new one before the change returns. It must
-    /// be quick and must not change the table.
+    /// Calls `listener` with the present snapshot, and from then on with every one that differs from the one before, before
+    /// the change returns. It must be quick and must not change the table.
     pub fn listen(&self, listener: impl Fn(&Arc<Snapshot>) + Send + Sync + 'static) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         listener(&self.snapshot());
@@ -95,12 +100,17 @@ impl EndpointTable {
             })
             .collect();
         let after = Arc::new(Snapshot { endpoints });
-        warn_of_unusable_limits(&before, &after);
-        self.current.store(Arc::clone(&after));
+        let changed = !after.is_same(&before);
+        if changed {
+            warn_of_unusable_limits(&before, &after);
+            self.current.store(Arc::clone(&after));
+        }
         known.retain(|_, endpoint| endpoint.load().requests() > 0);
         writer.departed = known;
-        for listener in &writer.listeners {
-            listener(&after);
+        if changed {
+            for listener in &writer.listeners {
+                listener(&after);
+            }
         }
     }
 }
@@ -203,15 +213,19 @@ mod tests {
     }
 
     #[test]
-    fn listeners_see_the_present_and_every_change() {
+    fn listeners_see_the_present_and_every_change_and_nothing_else() {
         let table = EndpointTable::default();
         table.replace([spec("a", "1", 1)]);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&seen);
         table.listen(move |snapshot| sink.lock().unwrap().push(snapshot.endpoints().len()));
         table.replace([]);
+        table.replace([]);
         table.replace([spec("a", "1", 1), spec("b", "1", 2)]);
+        table.replace([spec("b", "1", 2), spec("a", "1", 1)]);
         assert_eq!(*seen.lock().unwrap(), [1, 0, 2]);
+        table.replace([spec("a", "1", 1), spec("b", "2", 2)]);
+        assert_eq!(*seen.lock().unwrap(), [1, 0, 2, 2]);
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_core::Priority;
+use sluice_core::{Endpoint, Priority};
 
 use crate::ask::Eligibility;
 use crate::band::Map;
 use crate::load::{EndpointKey, Load, Partition, Partitions, PerPartition, Stages};
-use crate::policy::{EndpointFacts, Rank, Reading, Saturation};
+use crate::policy::{BookingLimit, EndpointFacts, Rank, Reading, Saturation};
 use crate::signal::PoolMember;
 use crate::start::Booking;
 use crate::ticket::Ticket;
@@ -149,6 +149,11 @@ impl Pool {
         let mut others = state.load.plus(state.reserved);
         others.sub(own_reservation);
         Some(state.limit.has_room(others.plus(taken)))
+    }
+
+    /// The endpoints of the present pool, each with the most that may be booked on it.
+    pub(crate) fn booking_limits(&self) -> impl Iterator<Item = (&Arc<Endpoint>, BookingLimit)> {
+        self.present.iter().filter_map(|&key| self.endpoint(key)).map(|state| (&state.endpoint, state.limit))
     }
 
     /// Puts the present pool in place of the old one. Parked tickets have to be parked anew.

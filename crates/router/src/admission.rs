@@ -83,7 +83,7 @@ impl Admission {
 
     /// Tells the engine of objectives, configuration or the end.
     pub fn observe(&self, signal: Signal) {
-        self.shared.call(|engine, now| engine.observe(now, signal));
+        self.shared.observe(signal);
     }
 
     pub fn stats(&self) -> Stats {

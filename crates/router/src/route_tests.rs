@@ -61,6 +61,12 @@ fn spec(port: u16) -> EndpointSpec {
     }
 }
 
+fn one_per_endpoint() -> Config {
+    let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+    Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector))
+}
+
 struct World {
     table: Arc<EndpointTable>,
     router: Router,
@@ -126,10 +132,7 @@ impl World {
 
     fn queueing_with(filters: &[Arc<dyn Filter>], ports: &[u16]) -> Self {
         Self::filtering(filters, ports, |table| {
-            let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
-            let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
-            let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector));
-            let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(NoTasks));
+            let admission = Admission::start(one_per_endpoint(), Arc::new(SystemClock::start()), &Tasks::new(NoTasks));
             let listener = admission.clone();
             table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
             (Gatekeeper::FlowControl(admission.clone()), Some(admission))
@@ -274,6 +277,19 @@ fn of_2000_waiting_a_raised_limit_lets_in_the_first_ones_within_one_call_and_no_
 }
 
 #[test]
+fn a_reload_that_raises_the_limit_is_seen_by_whoever_picks() {
+    let world = World::queueing(&[1]);
+    let (_, _held) = destination_of(world.place(0, None));
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    let detector = ConcurrencyDetector { max_concurrency: 2, ..ConcurrencyDetector::default() };
+    let raised = Config { detector: Arc::new(detector), ..one_per_endpoint() };
+    world.admission.as_ref().unwrap().observe(Signal::Reload(Box::new(raised)));
+    let (destination, _held) = destination_of(poll(&mut waiting));
+    assert_eq!((destination.as_str(), world.loads().as_slice()), ("10.0.0.1:1", &[2][..]));
+}
+
+#[test]
 fn a_request_hinted_to_a_full_endpoint_waits_for_that_one_and_delays_nobody() {
     let world = World::queueing(&[1, 2]);
     let (_, held) = destination_of(world.place(0, None));
@@ -316,6 +332,8 @@ fn a_request_that_no_endpoint_suits_is_refused() {
     assert!(matches!(rejection, Rejection::NoneAvailable { retry_after: 1..=2 }), "{rejection:?}");
     let stats = world.admission.as_ref().unwrap().stats();
     assert_eq!((stats.leases.granted, stats.leases.started), (0, 0), "its place is free again");
+    let outcome = |outcome| stats.totals[&Priority(0)].outcome(outcome);
+    assert_eq!((outcome(Outcome::EvictedOther), outcome(Outcome::EvictedContextCancelled)), (1, 0), "no client left");
 }
 
 #[test]

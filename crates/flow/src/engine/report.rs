@@ -1,13 +1,15 @@
 //! What can be seen of the engine.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::Time;
+use sluice_core::{Endpoint, Time};
 
 use super::Engine;
 use crate::item::State;
 use crate::load::{EndpointKey, Load};
+use crate::policy::BookingLimit;
 use crate::stats::{BandStats, FlowStats, RevocationStats, Stats};
 use crate::ticket::FlowId;
 
@@ -66,6 +68,12 @@ impl Engine {
         }
     }
 
+    /// The endpoints of the present pool, each with the most that may be booked on it. They change with
+    /// [`Signal::Pool`](crate::Signal::Pool) and [`Signal::Reload`](crate::Signal::Reload).
+    pub fn booking_limits(&self) -> impl Iterator<Item = (&Arc<Endpoint>, BookingLimit)> {
+        self.pool.booking_limits()
+    }
+
     fn band_stats(&self, now: Time) -> Vec<BandStats> {
         // The first arrival among what waits, by priority and flow; and how many of it are parked.
         let mut oldest: BTreeMap<(i32, FlowId), Time> = BTreeMap::new();
@@ -87,7 +95,7 @@ impl Engine {
                 .flows
                 .iter()
                 .map(|(id, flow)| FlowStats {
-                    tenant: std::sync::Arc::clone(&flow.tenant),
+                    tenant: Arc::clone(&flow.tenant),
                     waiting: flow.waiting,
                     oldest_wait: wait(id),
                     in_flight: flow.in_flight,

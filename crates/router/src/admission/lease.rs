@@ -4,16 +4,17 @@ use std::sync::atomic::AtomicU64;
 
 use sluice_core::{Endpoint, EndpointLoad, TerminationCause};
 use sluice_flow::{
-    Booking, Eligibility, Ended, EndpointKey, Park, RevokeCause, Stage, Start, StartError, Ticket, TokensAtFirstChunk,
+    Booking, Eligibility, Ended, EndpointKey, Outcome, Park, RevokeCause, Stage, Start, StartError, Ticket,
+    TokensAtFirstChunk,
 };
 use smallvec::SmallVec;
 
 use super::keys::key_of;
 use super::shared::{Seat, Shared};
 use super::sync::Arc;
-use super::wait::Admit;
+use super::wait::{Admit, Rejection};
 
-/// The right to start one request. Dropping it gives it to the next.
+/// The right to start one request. Dropping it gives it to the next, and counts as given up.
 #[derive(Debug)]
 #[must_use = "dropping it gives the place to the next"]
 pub struct Permit {
@@ -93,7 +94,12 @@ impl Permit {
             unreachable!("a permit is used once, by value");
         };
         match shared.call(|engine, now| engine.park(now, ticket, eligible)) {
-            Park::Waiting | Park::NotGranted => Ok(Admit::seated(shared, seat, ticket)),
+            Park::Waiting => Ok(Admit::seated(shared, seat, ticket)),
+            Park::NotGranted => {
+                shared.call_leaving(seat, |_, _| ());
+                debug_assert!(false, "the engine knows nothing of this permit");
+                Ok(Admit::refused(Rejection { outcome: Outcome::EvictedOther, retry_after: None }))
+            }
             Park::RoomAppeared(_) => Err(NotParked { permit: Self::new(shared, seat, ticket) }),
         }
     }
@@ -102,7 +108,8 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(Held { shared, seat, ticket }) = self.held.take() {
-            shared.call_leaving(seat, |engine, now| engine.cancel(now, ticket));
+            let given_up = Ended { cause: TerminationCause::Error, usage: None };
+            shared.call_leaving(seat, |engine, now| engine.release(now, ticket, given_up));
         }
     }
 }

@@ -135,6 +135,7 @@ impl Shared {
     /// Reads the engine; nothing happens in it.
     pub(super) fn look<R>(&self, read: impl FnOnce(&Engine, Time) -> R) -> R {
         let state = self.lock();
+        let _guard = ExitOnPanic::arm();
         read(&state.engine, self.clock.now())
     }
 
@@ -159,16 +160,15 @@ impl Shared {
     }
 
     pub(super) fn set_pool(&self, endpoints: &[StdArc<Endpoint>]) {
-        self.with(|state, now| {
-            let members = members(endpoints);
-            let loads: Vec<_> =
-                members.iter().map(|member| (member.key, StdArc::clone(member.endpoint.load()))).collect();
-            state.engine.observe(now, Signal::Pool(members));
-            let stats = state.engine.stats(now);
-            for (key, load) in loads {
-                if let Some(endpoint) = stats.endpoints.get(&key) {
-                    load.set_limits(endpoint.limit.requests, endpoint.limit.tokens);
-                }
+        self.observe(Signal::Pool(members(endpoints)));
+    }
+
+    /// Whoever looks for an endpoint sees the limits that the engine has from now on.
+    pub(super) fn observe(&self, signal: Signal) {
+        self.call(|engine, now| {
+            engine.observe(now, signal);
+            for (endpoint, limit) in engine.booking_limits() {
+                endpoint.load().set_limits(limit.requests, limit.tokens);
             }
         });
     }
@@ -188,6 +188,7 @@ impl Shared {
         take: impl FnOnce(&mut Mailbox) -> Option<T>,
     ) -> Poll<T> {
         let mut state = self.lock();
+        let _guard = ExitOnPanic::arm();
         let Some(mailbox) = state.mailboxes.get_mut(seat) else { return Poll::Pending };
         match take(mailbox) {
             Some(said) => Poll::Ready(said),

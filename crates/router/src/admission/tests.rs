@@ -138,6 +138,22 @@ async fn dropping_a_grant_nobody_has_seen_gives_it_to_the_next() {
     let second = admission.admit(ask(0));
     drop(first);
     drop(at_once(second));
+    let totals = &admission.stats().totals[&Priority(0)];
+    assert_eq!(totals.outcome(Outcome::EvictedContextCancelled), 1, "whoever waited for the first left");
+    assert_eq!(totals.outcome(Outcome::EvictedOther), 1, "the second was given up by whoever held it");
+}
+
+/// That cannot happen: a permit is known until it is used. In production the request gets an answer all the same.
+#[tokio::test(start_paused = true)]
+#[cfg_attr(debug_assertions, should_panic(expected = "the engine knows nothing of this permit"))]
+async fn a_permit_that_the_engine_does_not_know_is_refused() {
+    let (admission, _) = admission(config(), &[endpoint("a")]);
+    let shared = Arc::clone(&admission.shared);
+    let (seat, ticket) = shared.call_seated(|engine, now, waiter| engine.submit(now, ask(0), waiter));
+    shared.call(|engine, now| engine.cancel(now, ticket));
+    let parked = Permit::new(shared, seat, ticket).park(Arc::new(Named("a")));
+    let refused = now_or_never(&mut parked.expect("nobody knows of room")).expect("it is answered at once");
+    assert_eq!(refused.map(drop).map_err(|rejection| rejection.outcome), Err(Outcome::EvictedOther));
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,6 +190,25 @@ async fn an_idle_engine_is_never_woken() {
     let before = clock.reads.load(Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     assert_eq!(clock.reads.load(Ordering::Relaxed), before);
+    drop(admission);
+}
+
+/// The timer stays armed for the first of the deadlines, rather than be set anew with every one that goes: that one time it
+/// finds nothing to do.
+#[tokio::test(start_paused = true)]
+async fn after_a_burst_the_timer_looks_once_and_never_again() {
+    let (admission, clock) = admission(config(), &[endpoint("a")]);
+    let running = at_once(admission.admit(ask(0)));
+    let burst: Vec<Admit> = (0..100).map(|_| admission.admit(ask(0))).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(burst);
+    drop(running);
+    let before = clock.reads.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    let after = clock.reads.load(Ordering::Relaxed);
+    assert!(after - before <= 1, "{}", after - before);
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    assert_eq!(clock.reads.load(Ordering::Relaxed), after);
     drop(admission);
 }
 

@@ -14,9 +14,15 @@ use super::sync::Arc;
 /// A request that waits for its verdict. Dropping it withdraws the request at once.
 #[derive(Debug)]
 #[must_use = "dropping it withdraws the request"]
-pub struct Admit {
-    /// None once the verdict was handed out.
-    waiting: Option<Waiting>,
+pub struct Admit(State);
+
+#[derive(Debug)]
+enum State {
+    Waiting(Waiting),
+    /// It is not in the engine.
+    Refused(Rejection),
+    /// The verdict was handed out.
+    Over,
 }
 
 #[derive(Debug)]
@@ -33,7 +39,11 @@ impl Admit {
     }
 
     pub(super) const fn seated(shared: Arc<Shared>, seat: Seat, ticket: Ticket) -> Self {
-        Self { waiting: Some(Waiting { shared, seat, ticket }) }
+        Self(State::Waiting(Waiting { shared, seat, ticket }))
+    }
+
+    pub(super) const fn refused(rejection: Rejection) -> Self {
+        Self(State::Refused(rejection))
     }
 }
 
@@ -42,22 +52,30 @@ impl Future for Admit {
 
     /// Panics if polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let waiting = self.waiting.as_ref().expect("polled after it was ready");
-        let Poll::Ready(verdict) = waiting.shared.poll_verdict(waiting.seat, cx) else { return Poll::Pending };
-        let Some(Waiting { shared, seat, ticket }) = self.waiting.take() else { return Poll::Pending };
-        Poll::Ready(match verdict {
-            Verdict::Granted { reserved: _ } => Ok(Permit::new(shared, seat, ticket)),
-            Verdict::Dropped { outcome, retry_after } => {
+        let verdict = match &self.0 {
+            State::Waiting(Waiting { shared, seat, .. }) => match shared.poll_verdict(*seat, cx) {
+                Poll::Ready(verdict) => Some(verdict),
+                Poll::Pending => return Poll::Pending,
+            },
+            State::Refused(_) | State::Over => None,
+        };
+        Poll::Ready(match (std::mem::replace(&mut self.0, State::Over), verdict) {
+            (State::Waiting(Waiting { shared, seat, ticket }), Some(Verdict::Granted { reserved: _ })) => {
+                Ok(Permit::new(shared, seat, ticket))
+            }
+            (State::Waiting(Waiting { shared, seat, .. }), Some(Verdict::Dropped { outcome, retry_after })) => {
                 shared.call_leaving(seat, |_, _| ());
                 Err(Rejection { outcome, retry_after })
             }
+            (State::Refused(rejection), _) => Err(rejection),
+            (State::Waiting(_) | State::Over, _) => unreachable!("polled after it was ready"),
         })
     }
 }
 
 impl Drop for Admit {
     fn drop(&mut self) {
-        if let Some(Waiting { shared, seat, ticket }) = self.waiting.take() {
+        if let State::Waiting(Waiting { shared, seat, ticket }) = std::mem::replace(&mut self.0, State::Over) {
             // The engine knows whether it still waits, was granted in the meantime, or has ended.
             shared.call_leaving(seat, |engine, now| engine.cancel(now, ticket));
         }
