@@ -7,10 +7,11 @@ use slotmap::SlotMap;
 use sluice_core::{Priority, Time};
 
 use crate::config::{BandConfig, Budgets, OTHER_TENANT};
+use crate::demand::Demand;
 use crate::gate::Gate;
 use crate::item::Item;
 use crate::line::Line;
-use crate::load::{EndpointKey, Partitions, PerPartition};
+use crate::load::{EndpointKey, Load, Partitions};
 use crate::policy::{Fairness, Head};
 use crate::queue::Queue;
 use crate::ticket::{FlowId, Ticket};
@@ -51,22 +52,13 @@ impl Waiting {
     }
 }
 
-/// Waiting work, in the unit of the saturation.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Demand {
-    requests: u64,
-    units: u64,
-}
-
-impl Demand {
-    /// The units of `room` of the requests, taken to be of a middling size if that is not all of them.
-    fn of_at_most(self, room: u64) -> u64 {
-        if self.requests <= room {
-            return self.units;
-        }
-        let share = (u128::from(self.units) * u128::from(room)).div_ceil(u128::from(self.requests));
-        u64::try_from(share).unwrap_or(u64::MAX)
-    }
+/// Waiting tickets of one band that may use only these endpoints.
+#[derive(Debug, Default)]
+pub(crate) struct Hinted {
+    tickets: u64,
+    /// Counted only where something can be evicted for them, and not for endpoints that are the whole pool: those
+    /// tickets count among [`Band::demand`].
+    by_flow: BTreeMap<FlowId, Demand>,
 }
 
 /// One tenant's queue in one band.
@@ -76,9 +68,8 @@ pub(crate) struct Flow {
     /// Queued tickets; parked ones are not among them.
     pub(crate) queue: Queue,
     pub(crate) waiting: Waiting,
-    /// Queued tickets that may use the whole pool, by the partitions they would weigh on; counted only where
-    /// something can be evicted for them.
-    demand: PerPartition<Demand>,
+    /// Waiting tickets that may use the whole pool; counted only where something can be evicted for them.
+    demand: Demand,
     /// Leases, granted and started.
     pub(crate) in_flight: u64,
     /// Tickets in any state.
@@ -129,10 +120,10 @@ pub(crate) struct Band {
     pub(crate) waiting: Waiting,
     /// Waiting tickets that have no time limit but the band's budgets, and so run out of time in the order of arrival.
     pub(crate) line: Line<(Time, u64)>,
-    /// The units of what waits in all flows, as far as each may hold more leases.
-    pub(crate) demand: PerPartition<u64>,
+    /// What waits in all flows for the whole pool, as far as each flow may hold more leases.
+    pub(crate) demand: Demand,
     /// Waiting tickets that may use only some endpoints, by those endpoints.
-    pub(crate) hinted: BTreeMap<Arc<[EndpointKey]>, u64>,
+    hinted: BTreeMap<Arc<[EndpointKey]>, Hinted>,
     /// Waiting tickets in the order of arrival; kept only where newcomers displace.
     pub(crate) arrivals: BTreeMap<u64, Ticket>,
     /// Tickets in any state.
@@ -156,7 +147,7 @@ impl Band {
             active: 0,
             waiting: Waiting::default(),
             line: Line::default(),
-            demand: PerPartition::default(),
+            demand: Demand::default(),
             hinted: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             tickets: 0,
@@ -182,7 +173,7 @@ impl Band {
             tenant: Arc::clone(&tenant),
             queue: Queue::default(),
             waiting: Waiting::default(),
-            demand: PerPartition::default(),
+            demand: Demand::default(),
             in_flight: 0,
             tickets: 0,
             capped: self.max_in_flight_per_flow == 0,
@@ -231,7 +222,7 @@ impl Band {
     pub(crate) fn count_lease(&mut self, items: &SlotMap<Ticket, Item>, flow: FlowId, delta: LeaseDelta) {
         let limited = self.max_in_flight_per_flow < u64::MAX;
         if limited {
-            self.add_demand(flow, u64::saturating_sub);
+            self.demand.sub(&self.servable(flow));
         }
         let entry = &mut self.flows[flow];
         match delta {
@@ -242,44 +233,83 @@ impl Band {
         let changed = capped != entry.capped;
         entry.capped = capped;
         if limited {
-            self.add_demand(flow, u64::saturating_add);
+            self.demand.add(&self.servable(flow));
         }
         if changed {
             self.sync_head(items, flow);
         }
     }
 
-    /// One ticket of `units` that may use the whole pool begins (or ceases) to wait.
-    pub(crate) fn count_demand(&mut self, flow: FlowId, partitions: Partitions, units: u64, waits: bool) {
-        self.add_demand(flow, u64::saturating_sub);
-        let entry = &mut self.flows[flow];
-        for partition in partitions.iter() {
-            let demand = &mut entry.demand[partition as usize];
-            if waits {
-                demand.requests += 1;
-                demand.units = demand.units.saturating_add(units);
-            } else {
-                demand.requests -= 1;
-                demand.units = demand.units.saturating_sub(units);
-            }
-        }
-        self.add_demand(flow, u64::saturating_add);
+    /// Of the flow's demand on the whole pool, what it may hold leases for.
+    fn servable(&self, flow: FlowId) -> Demand {
+        self.flows[flow].demand.of_at_most(self.room(flow))
     }
 
-    /// Adds (or, by `apply`, takes off) the flow's part of the band's demand.
-    fn add_demand(&mut self, flow: FlowId, apply: fn(u64, u64) -> u64) {
-        let Flow { demand, in_flight, .. } = &self.flows[flow];
-        let room = self.max_in_flight_per_flow.saturating_sub(*in_flight);
-        for (sum, part) in self.demand.iter_mut().zip(demand) {
-            *sum = apply(*sum, part.of_at_most(room));
+    /// How many leases more the flow may hold.
+    fn room(&self, flow: FlowId) -> u64 {
+        self.max_in_flight_per_flow.saturating_sub(self.flows[flow].in_flight)
+    }
+
+    /// One ticket of `load` that may use the whole pool begins (or ceases) to wait.
+    pub(crate) fn count_demand(&mut self, flow: FlowId, partitions: Partitions, load: Load, waits: bool) {
+        self.demand.sub(&self.servable(flow));
+        self.flows[flow].demand.count(partitions, load, waits);
+        self.demand.add(&self.servable(flow));
+    }
+
+    /// The same for one that may use only `targets`.
+    pub(crate) fn count_hinted_demand(
+        &mut self,
+        targets: &[EndpointKey],
+        flow: FlowId,
+        partitions: Partitions,
+        load: Load,
+        waits: bool,
+    ) {
+        let Some(hinted) = self.hinted.get_mut(targets) else { return };
+        let demand = hinted.by_flow.entry(flow).or_default();
+        demand.count(partitions, load, waits);
+        if demand.requests() == 0 {
+            hinted.by_flow.remove(&flow);
         }
+    }
+
+    /// A ticket that may use only `targets` begins to wait. Gives the one copy of the list that all such share.
+    pub(crate) fn add_hinted(&mut self, targets: Arc<[EndpointKey]>) -> Arc<[EndpointKey]> {
+        let targets = self.hinted.get_key_value(&targets).map_or(targets, |(known, _)| Arc::clone(known));
+        self.hinted.entry(Arc::clone(&targets)).or_default().tickets += 1;
+        targets
+    }
+
+    /// It ceases to wait.
+    pub(crate) fn remove_hinted(&mut self, targets: &Arc<[EndpointKey]>) {
+        if let Some(hinted) = self.hinted.get_mut(targets) {
+            hinted.tickets -= 1;
+            if hinted.tickets == 0 {
+                self.hinted.remove(targets);
+            }
+        }
+    }
+
+    /// What waits for certain endpoints only, by those endpoints, as far as each flow may hold more leases.
+    pub(crate) fn hinted_demand(&self) -> impl Iterator<Item = (&Arc<[EndpointKey]>, Demand)> {
+        self.hinted.iter().map(|(targets, hinted)| {
+            let mut sum = Demand::default();
+            for (&flow, demand) in &hinted.by_flow {
+                sum.add(&demand.of_at_most(self.room(flow)));
+            }
+            (targets, sum)
+        })
     }
 
     /// Counts no demand: it has to be counted anew.
     pub(crate) fn clear_demand(&mut self) {
-        self.demand = PerPartition::default();
+        self.demand = Demand::default();
         for flow in self.flows.values_mut() {
-            flow.demand = PerPartition::default();
+            flow.demand = Demand::default();
+        }
+        for hinted in self.hinted.values_mut() {
+            hinted.by_flow.clear();
         }
     }
 

@@ -10,6 +10,7 @@ mod revoke;
 mod submit;
 mod targets;
 mod time;
+mod victims;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub struct Engine {
     flattened_ceilings: u64,
     invalid_ttls: u64,
     revocation_stats: RevocationStats,
+    /// What the last eviction plan wanted back, in the unit of the saturation.
+    reclaim_target: u64,
     effects: VecDeque<Effect>,
     violations: Violations,
 }
@@ -119,6 +122,7 @@ impl Engine {
             flattened_ceilings: 0,
             invalid_ttls: 0,
             revocation_stats: RevocationStats::default(),
+            reclaim_target: 0,
             effects: VecDeque::new(),
             violations: Violations::default(),
             config,
@@ -187,10 +191,6 @@ impl Engine {
         if self.config.when_full == WhenFull::Displace {
             band.arrivals.insert(item.rank.sequence, ticket);
         }
-        if item.eligible.is_none() && self.config.eviction.is_some() {
-            let units = self.pool.saturation().lease_units(item.tokens);
-            band.count_demand(item.flow, item.stages.partitions(), units, true);
-        }
         match item.state {
             State::Queued => {
                 band.flows[item.flow].queue.push(&mut self.places, item.rank, ticket);
@@ -218,10 +218,6 @@ impl Engine {
             let removed = band.flows[item.flow].queue.remove(&mut self.places, ticket);
             check!(self.violations, F2, removed);
             band.sync_head(&self.items, item.flow);
-        }
-        if item.eligible.is_none() && self.config.eviction.is_some() {
-            let units = self.pool.saturation().lease_units(item.tokens);
-            band.count_demand(item.flow, item.stages.partitions(), units, false);
         }
         self.forget_targets(ticket);
         self.forget_deadline(index, ticket);

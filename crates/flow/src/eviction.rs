@@ -82,12 +82,9 @@ impl Victims {
         sum
     }
 
-    /// The victims below `priority`, class by class, each class in its order.
-    pub(crate) fn classes_below(
-        &self,
-        priority: Priority,
-    ) -> impl Iterator<Item = impl Iterator<Item = (VictimKey, Weight)>> {
-        self.0.range(..priority).map(|(_, class)| class.members.iter().map(|(key, weight)| (*key, *weight)))
+    /// The victims below `priority`, in their order.
+    pub(crate) fn below(&self, priority: Priority) -> impl Iterator<Item = VictimKey> {
+        self.0.range(..priority).flat_map(|(_, class)| class.members.keys().copied())
     }
 }
 
@@ -97,16 +94,23 @@ pub(crate) fn add(sum: &mut Weight, part: &Weight) {
     }
 }
 
-pub(crate) fn sub(sum: &mut Weight, part: &Weight) {
+fn sub(sum: &mut Weight, part: &Weight) {
     for (sum, part) in sum.iter_mut().zip(part) {
         *sum = sum.saturating_sub(*part);
     }
 }
 
+/// What `whole` has more than `part`.
+pub(crate) fn difference(whole: &Weight, part: &Weight) -> Weight {
+    let mut difference = *whole;
+    sub(&mut difference, part);
+    difference
+}
+
 /// Revocations under way.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
-    /// Revoked leases that have neither ended nor become overdue.
+    /// Revoked leases that have neither ended nor become overdue; none of a dry run.
     pub(crate) outstanding: u64,
     /// When each outstanding one becomes overdue.
     pub(crate) timers: BTreeSet<(Time, Ticket)>,

@@ -30,6 +30,7 @@
 mod ask;
 mod band;
 mod config;
+mod demand;
 mod effect;
 mod engine;
 mod eviction;

@@ -117,7 +117,7 @@ impl Partition {
 pub(crate) type PerPartition<T> = [T; 3];
 
 /// A set of [`Partition`]s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partitions(u8);
 
 impl Partitions {

@@ -223,8 +223,20 @@ pub trait Saturation: fmt::Debug + Send {
     /// two loads on one endpoint add no more than each by itself.
     fn endpoint_units(&self, endpoint: &EndpointFacts, load: Load) -> u64;
 
-    /// What an unstarted lease of `tokens` adds to the readings of the partitions it might use.
-    fn lease_units(&self, tokens: u64) -> u64;
+    /// What waiting requests that add up to `load` will weigh on `partition` at the least, wherever they come to run.
+    /// Others have to make room for no more than that: what more it turns out to be is asked for later.
+    fn demand_units(&self, partition: Partition, load: Load) -> u64;
+
+    /// The tokens that fill one endpoint: a waiting request of more is no reason to clear a second one.
+    fn tokens_per_endpoint(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// `units` in what the detector counts: requests, tokens, endpoints.
+    #[expect(clippy::cast_precision_loss, reason = "for people to look at")]
+    fn in_its_terms(&self, units: u64) -> f64 {
+        units as f64
+    }
 
     fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit;
 

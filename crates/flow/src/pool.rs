@@ -19,7 +19,7 @@ use crate::ticket::Ticket;
 
 use self::endpoint::EndpointState;
 pub use self::endpoint::EndpointStats;
-use self::outlook::Outlook;
+pub(crate) use self::outlook::Outlook;
 
 /// The order in which parked tickets are offered room: highest band, then lowest key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +95,11 @@ impl Pool {
         self.present.iter().filter(allowed).copied().collect()
     }
 
+    /// `targets` are all the endpoints of the present pool.
+    pub(crate) fn is_whole(&self, targets: &[EndpointKey]) -> bool {
+        targets.len() == self.present.len()
+    }
+
     pub(crate) fn endpoint(&self, key: EndpointKey) -> Option<&EndpointState> {
         self.endpoints.get(&key).filter(|state| state.in_pool)
     }
@@ -135,11 +140,6 @@ impl Pool {
 
     pub(crate) fn outlook(&self) -> Outlook<'_> {
         Outlook::new(self)
-    }
-
-    /// The partitions that work on `key` weighs on; none once it has left the pool.
-    pub(crate) fn partitions_of(&self, key: EndpointKey) -> Partitions {
-        self.endpoint(key).map_or(Partitions::NONE, |state| state.facts.partitions)
     }
 
     /// Whether one more request may start on `key`, which `taken` of the same request already does, and

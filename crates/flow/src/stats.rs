@@ -32,6 +32,9 @@ pub struct Stats {
     /// `x-llm-d-inference-ttl` values that could not be used.
     pub invalid_ttls: u64,
     pub revocations: RevocationStats,
+    /// What the last eviction plan wanted back for all bands together, in what the saturation counts: requests, tokens,
+    /// or endpoints. Zero while nothing waits behind a gate that an eviction could open.
+    pub reclaim_target: f64,
     /// Admission has closed.
     pub closed: bool,
     pub violations: Violations,
@@ -69,7 +72,7 @@ pub struct LeaseStats {
     /// Granted and not yet started.
     pub granted: u64,
     pub started: u64,
-    /// Started, revoked, and not ended.
+    /// Started, revoked, and not ended; not those that a dry run only counted.
     pub revoked: u64,
 }
 
@@ -103,6 +106,6 @@ pub struct RevocationStats {
     pub confirmed: u64,
     /// Not ended when the confirmation was due.
     pub timed_out: u64,
-    /// Neither.
+    /// Neither. None of a dry run is among them.
     pub outstanding: u64,
 }

@@ -219,6 +219,8 @@ impl Page<'_> {
         let ends = ends.map(|(outcome, count)| (vec![outcome.to_owned()], float(count)));
         let help = "requests that were told to make room: those that ended in time, and those that did not";
         self.counter("llm_d_epp_flow_control_revocations_total", help, &["outcome"], &ends);
+        let help = "what the last eviction plan wanted back, in what the saturation counts";
+        self.gauge("llm_d_epp_flow_control_reclaim_target", help, &[], &[(Vec::new(), stats.reclaim_target)]);
         let pending = [(Vec::new(), float(outstanding))];
         let help = "requests that were told to make room, and are counted upon to end";
         self.gauge("llm_d_epp_flow_control_pending_reclaim", help, &[], &pending);

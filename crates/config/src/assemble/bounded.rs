@@ -88,8 +88,16 @@ impl Saturation for BoundedState {
         self.gate.endpoint_units(endpoint, load)
     }
 
-    fn lease_units(&self, tokens: u64) -> u64 {
-        self.gate.lease_units(tokens)
+    fn demand_units(&self, partition: Partition, load: Load) -> u64 {
+        self.gate.demand_units(partition, load)
+    }
+
+    fn tokens_per_endpoint(&self) -> u64 {
+        self.gate.tokens_per_endpoint()
+    }
+
+    fn in_its_terms(&self, units: u64) -> f64 {
+        self.gate.in_its_terms(units)
     }
 
     fn is_stale(&self) -> bool {

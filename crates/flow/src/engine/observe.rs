@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_core::Time;
 
 use super::Engine;
-use crate::band::{Band, BudgetNanos};
+use crate::band::BudgetNanos;
 use crate::config::{Config, WhenFull};
 use crate::effect::Outcome;
 use crate::item::{Item, State};
@@ -91,6 +91,8 @@ impl Engine {
             let charges: Vec<_> = charges.map(|item| (item.stages.partitions(), item.tokens)).collect();
             self.pool.replace_saturation(self.config.detector.new_state(), charges.into_iter());
         }
+        // What is set aside on the way is taken off what was counted by the same rules.
+        self.recount_demand();
         self.provision_bands();
         for index in 0..self.bands.len() {
             self.reload_band(index);
@@ -149,20 +151,6 @@ impl Engine {
         for flow in flows {
             band.flows[flow].queue.rekey(&mut self.places, |ticket| self.items[ticket].rank);
             band.sync_head(&self.items, flow);
-        }
-    }
-
-    /// Counts what waits in the present unit of the saturation, if anything can be evicted for it.
-    fn recount_demand(&mut self) {
-        self.bands.iter_mut().for_each(Band::clear_demand);
-        if self.config.eviction.is_none() {
-            return;
-        }
-        for item in self.items.values().filter(|item| item.is_waiting() && item.eligible.is_none()) {
-            if let Ok(index) = self.bands.binary_search_by(|band| item.priority.cmp(&band.priority)) {
-                let units = self.pool.saturation().lease_units(item.tokens);
-                self.bands[index].count_demand(item.flow, item.stages.partitions(), units, true);
-            }
         }
     }
 

@@ -47,6 +47,7 @@ impl Engine {
             flattened_ceilings,
             invalid_ttls,
             revocation_stats,
+            reclaim_target,
             effects: _,
             violations,
         } = self;
@@ -63,6 +64,7 @@ impl Engine {
             flattened_ceilings: *flattened_ceilings,
             invalid_ttls: *invalid_ttls,
             revocations: RevocationStats { outstanding: revocations.outstanding, ..*revocation_stats },
+            reclaim_target: pool.saturation().in_its_terms(*reclaim_target),
             closed: *closed,
             violations: *violations,
         }

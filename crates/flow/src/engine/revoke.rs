@@ -17,8 +17,10 @@ impl Engine {
         for (endpoint, load) in loads_of(lease) {
             self.pool.change_revoking(endpoint, |revoking| revoking.add(load));
         }
-        self.revocations.outstanding += 1;
-        self.leases.revoked += 1;
+        if !revoked.dry {
+            self.revocations.outstanding += 1;
+            self.leases.revoked += 1;
+        }
         if let Some(overdue) = revoked.overdue {
             self.revocations.timers.insert((overdue, ticket));
         }
@@ -33,7 +35,9 @@ impl Engine {
         for (endpoint, load) in loads_of(lease) {
             self.pool.change_revoking(endpoint, |revoking| revoking.sub(load));
         }
-        self.revocations.outstanding -= 1;
+        if !settled.dry {
+            self.revocations.outstanding -= 1;
+        }
         if let Some(overdue) = settled.overdue {
             self.revocations.timers.remove(&(overdue, ticket));
         }
@@ -57,7 +61,7 @@ impl Engine {
         if self.settle_revocation(ticket).is_some_and(|revoked| revoked.overdue.is_some()) {
             self.revocation_stats.confirmed += 1;
         }
-        if self.lease_mut(ticket).is_some_and(|lease| lease.revoked.is_some()) {
+        if self.lease_mut(ticket).is_some_and(|lease| lease.revoked.is_some_and(|revoked| !revoked.dry)) {
             self.leases.revoked -= 1;
         }
     }
@@ -70,7 +74,6 @@ impl Engine {
         self.settle_revocation(ticket);
         if let Some(lease) = self.lease_mut(ticket) {
             lease.revoked = None;
-            self.leases.revoked -= 1;
         }
     }
 

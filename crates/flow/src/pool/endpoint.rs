@@ -35,10 +35,9 @@ impl EndpointState {
         self.in_pool && self.limit.has_room(self.load.plus(self.reserved))
     }
 
-    /// Places for requests that are free or about to be.
-    pub(crate) const fn free_soon(&self) -> u64 {
-        let taken = self.load.requests + self.reserved.requests;
-        self.limit.requests.saturating_add(self.revoking.requests).saturating_sub(taken)
+    /// Requests that could start on it if `load` were booked beside what it keeps for granted tickets.
+    pub(super) const fn places_beside(&self, load: Load) -> u64 {
+        self.limit.requests.saturating_sub(load.requests + self.reserved.requests)
     }
 
     /// What the ends of its revoked leases are expected to take off the readings.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluice_core::Priority;
-use sluice_flow::{Ask, Config, EndpointKey, EvictionConfig, Signal, Stages, Start, Ticket, VictimOrder};
+use sluice_flow::{
+    Ask, BandConfig, Config, EndpointKey, EvictionConfig, RevocationStats, Signal, Stages, Start, Ticket, VictimOrder,
+};
 use sluice_plugins::flow::{Fcfs, SloDeadline, Weighted, Weights};
 
 use crate::harness::endpoints::member;
@@ -42,6 +44,51 @@ fn one_waiting_request_takes_one_place() {
 fn thirty_two_waiting_requests_take_thirty_two() {
     assert_eq!(plan(OPEN, 32, &[(32, -10)], &[(32, 100)]).len(), 32);
     assert_eq!(plan(OPEN, 32, &[(32, -10)], &[(40, 100)]).len(), 32);
+}
+
+#[test]
+fn whoever_waits_when_eviction_is_switched_on_is_served_by_one_plan() {
+    let mut rig = Rig::new(plain(), &[32]);
+    let batch = rig.run_many(32, "batch", -10);
+    for _ in 0..32 {
+        rig.queue(ask("chat", 100));
+    }
+    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    assert_eq!(revoked(&effects), batch.iter().rev().copied().collect::<Vec<_>>());
+    assert_eq!(effects.len(), 32);
+    assert_eq!(wanted_back(&rig), "32");
+    assert_eq!(rig.stats().revocations.outstanding, 32);
+    // The next plan counts upon their ends.
+    rig.on_time();
+    assert_eq!(wanted_back(&rig), "0");
+}
+
+fn wanted_back(rig: &Rig) -> String {
+    rig.stats().reclaim_target.to_string()
+}
+
+#[test]
+fn what_is_wanted_back_is_shown_though_less_can_be_had() {
+    let mut rig = Rig::new(plain(), &[4]);
+    let [batch, ..] = [-1, 0, 0, 0].map(|priority| rig.run_on(0, ask("a", priority)));
+    for priority in [100, 100, 0] {
+        rig.queue(ask("chat", priority));
+    }
+    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    assert_eq!(revoked(&effects), [batch]);
+    assert_eq!(wanted_back(&rig), "2", "two of the first band; for the second the gate is shut for good");
+}
+
+#[test]
+fn a_band_that_has_come_to_shed_has_nobody_evicted() {
+    let mut rig = Rig::new(plain(), &[1]);
+    let batch = rig.run_on(0, ask("batch", -10));
+    rig.queue(ask("chat", 0));
+    let mut config = plain();
+    config.bands.insert(Priority(0), BandConfig { shed: true, ..config.template.clone() });
+    assert_eq!(rig.observe(Signal::Reload(Box::new(evicting(config)))), []);
+    // Nor does it hide the bands below.
+    assert_eq!(revoked(&rig.submit(ask("batch", -1)).1), [batch]);
 }
 
 #[test]
@@ -219,11 +266,32 @@ fn a_dry_run_counts_and_spares() {
     // As long as it is one, each is counted once.
     rig.observe(Signal::Reload(Box::new(evicting(config.clone()))));
     assert_eq!(rig.stats().totals[&Priority(0)].would_revoke, 2);
+    let stats = rig.stats();
+    assert_eq!((stats.leases.revoked, stats.revocations.outstanding), (0, 0), "nobody is about to end");
     // Once it is no longer a dry run, the same leases are revoked in earnest.
     config.dry_run.eviction = false;
     let effects = rig.observe(Signal::Reload(Box::new(evicting(config))));
     assert_eq!(revoked(&effects), [batch[1], batch[0]]);
     assert_eq!(rig.stats().leases.revoked, 2);
+}
+
+#[test]
+fn a_dry_run_uses_up_no_revocations() {
+    let mut config = plain();
+    config.dry_run.eviction = true;
+    config.eviction = Some(EvictionConfig { max_in_flight_revocations: Some(1), ..EvictionConfig::default() });
+    let mut rig = Rig::new(config.clone(), &[3]);
+    let batch = rig.run_many(3, "batch", -10);
+    for _ in 0..2 {
+        assert_eq!(rig.submit(ask("chat", 0)).1, []);
+    }
+    assert_eq!(rig.stats().totals[&Priority(0)].would_revoke, 2);
+    // Ends of those that were only counted confirm nothing.
+    assert_eq!(granted(&rig.release(batch[2])).len(), 1);
+    let stats = rig.stats();
+    assert_eq!((stats.leases.revoked, stats.revocations), (0, RevocationStats::default()));
+    config.dry_run.eviction = false;
+    assert_eq!(revoked(&rig.observe(Signal::Reload(Box::new(config)))), [batch[1]]);
 }
 
 #[test]

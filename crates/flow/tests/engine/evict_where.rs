@@ -2,22 +2,27 @@
 
 use std::sync::Arc;
 
+use sluice_core::Priority;
 use sluice_flow::{Ask, Booking, Config, EndpointKey, EvictionConfig, Park, Signal, Stage, Stages, Start, Ticket};
-use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
+use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode, Fcfs, Weighted, Weights};
 use smallvec::smallvec;
 
 use crate::harness::endpoints::member;
-use crate::harness::rig::{Rig, ask, evicting, granted, hint, plain, revoked};
+use crate::harness::rig::{Rig, ask, band, evicting, granted, hint, plain, pool, revoked, with_ceilings};
 
 /// At most 100 tokens per endpoint, and in hybrid mode 4 requests.
 fn measuring(mode: ConcurrencyMode) -> Config {
+    with_detector(ConcurrencyDetector { mode, ..ConcurrencyDetector::default() })
+}
+
+/// The same where no endpoint counts for more tokens than that.
+fn measuring_capped(mode: ConcurrencyMode) -> Config {
+    with_detector(ConcurrencyDetector { mode, cap_endpoint_tokens: true, ..ConcurrencyDetector::default() })
+}
+
+fn with_detector(detector: ConcurrencyDetector) -> Config {
     let mut config = plain();
-    config.detector = Arc::new(ConcurrencyDetector {
-        mode,
-        max_token_concurrency: 100,
-        max_concurrency: 4,
-        ..ConcurrencyDetector::default()
-    });
+    config.detector = Arc::new(ConcurrencyDetector { max_token_concurrency: 100, max_concurrency: 4, ..detector });
     evicting(config)
 }
 
@@ -48,24 +53,24 @@ fn what_victims_free_is_what_their_endpoint_loses_and_not_what_they_weigh_alone(
 
 #[test]
 fn an_endpoint_loaded_over_its_limit_frees_only_what_is_below_it() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
+    let mut rig = Rig::new(measuring_capped(ConcurrencyMode::Tokens), &[1]);
     let running = [99, 150].map(|tokens| rig.run_on(0, sized(tokens, -1)));
     // It counts for 100, and for 99 without the newest.
     assert_eq!(revoked(&rig.submit(sized(10, 0)).1), [running[1], running[0]]);
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
+    let mut rig = Rig::new(measuring_capped(ConcurrencyMode::Tokens), &[1]);
     let running = [99, 150].map(|tokens| rig.run_on(0, sized(tokens, -1)));
     assert_eq!(revoked(&rig.submit(sized(1, 0)).1), [running[1]]);
 }
 
 #[test]
 fn nobody_is_revoked_on_an_endpoint_that_stays_full_without_them() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1]);
+    let mut rig = Rig::new(measuring_capped(ConcurrencyMode::Tokens), &[1, 1]);
     let helps = rig.run_on(1, sized(100, -1));
     rig.run_on(0, sized(50, -1));
     rig.run_on(0, sized(5_000, 0));
     assert_eq!(revoked(&rig.submit(sized(10, 0)).1), [helps]);
     // And if there is nobody else, nobody at all.
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1]);
+    let mut rig = Rig::new(measuring_capped(ConcurrencyMode::Tokens), &[1]);
     rig.run_on(0, sized(50, -1));
     rig.run_on(0, sized(5_000, 0));
     assert_eq!(revoked(&rig.submit(sized(10, 0)).1), []);
@@ -73,9 +78,20 @@ fn nobody_is_revoked_on_an_endpoint_that_stays_full_without_them() {
 
 #[test]
 fn a_huge_prompt_that_waits_is_no_reason_to_clear_more_than_one_endpoint() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1, 1]);
-    let running = [0, 1, 2].map(|endpoint| rig.run_on(endpoint, sized(100, -1)));
-    assert_eq!(revoked(&rig.submit(sized(1_000_000, 0)).1), [running[2]]);
+    for config in [measuring(ConcurrencyMode::Tokens), measuring_capped(ConcurrencyMode::Tokens)] {
+        let mut rig = Rig::new(config, &[1, 1, 1]);
+        let running = [0, 1, 2].map(|endpoint| rig.run_on(endpoint, sized(100, -1)));
+        assert_eq!(revoked(&rig.submit(sized(1_000_000, 0)).1), [running[2]]);
+    }
+}
+
+#[test]
+fn whoever_waits_counts_as_on_the_endpoint_that_takes_it_most_easily() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Hybrid), &[1, 8]);
+    rig.run_on(0, sized(0, 0));
+    let batch: Vec<_> = (0..8).map(|_| rig.run_on(1, sized(0, -1))).collect();
+    // It may come to be an eighth of an endpoint or a whole one. If an eighth is not enough, more is asked for then.
+    assert_eq!(revoked(&rig.submit(sized(0, 0)).1), [batch[7]]);
 }
 
 #[test]
@@ -101,6 +117,117 @@ fn hinted_demand_takes_victims_on_its_endpoints_only() {
     let (chat, effects) = rig.submit(Ask { eligible: hint(&[0]), ..ask("chat", 0) });
     assert_eq!(revoked(&effects), [on_first]);
     assert_eq!(granted(&rig.release(on_first)), [chat]);
+}
+
+const RESERVE: &[(i32, f64)] = &[(100, 1.0), (0, 0.8), (-10, 0.6)];
+
+/// 30 of 32 slots are in use: 14 by batch work on the first endpoint, which they fill, and 16 on the second. They came
+/// when there was room for all. `before` is what happens just before that.
+fn reserve_in_use(before: impl FnOnce(&mut Rig)) -> (Rig, Vec<Ticket>) {
+    let mut rig = Rig::new(evicting(with_ceilings(RESERVE)), &[500, 500]);
+    for _ in 0..10 {
+        rig.run_on(1, ask("chat", 100));
+    }
+    let on_first = (0..14).map(|_| rig.run_on(0, ask("batch", -10))).collect();
+    for _ in 0..6 {
+        rig.run_on(1, ask("batch", -10));
+    }
+    before(&mut rig);
+    assert_eq!(rig.observe(pool(&[14, 18])), []);
+    (rig, on_first)
+}
+
+#[test]
+fn a_consumed_reserve_is_restored_for_hinted_demand_too() {
+    let (mut rig, on_first) = reserve_in_use(|_| ());
+    let (chat, effects) = rig.submit(for_first());
+    let victims: Vec<_> = on_first.iter().rev().take(5).copied().collect();
+    assert_eq!(revoked(&effects), victims);
+    let granted: Vec<_> = victims.into_iter().flat_map(|victim| granted(&rig.release(victim))).collect();
+    assert_eq!(granted, [chat]);
+    assert_eq!(rig.start(chat, 0), Ok(()));
+}
+
+#[test]
+fn a_consumed_reserve_is_restored_for_a_parked_ticket_too() {
+    let mut parks = None;
+    let (mut rig, on_first) = reserve_in_use(|rig| parks = Some(rig.grant(ask("chat", 0))));
+    let chat = parks.unwrap();
+    assert_eq!(rig.park(chat, &[0]), Park::Waiting);
+    let victims: Vec<_> = on_first.iter().rev().take(5).copied().collect();
+    assert_eq!(revoked(&rig.effects()), victims);
+    let granted: Vec<_> = victims.into_iter().flat_map(|victim| granted(&rig.release(victim))).collect();
+    assert_eq!(granted, [chat]);
+}
+
+#[test]
+fn nobody_goes_for_hinted_demand_if_all_on_its_endpoints_would_not_open_the_gate() {
+    let (mut rig, on_first) = reserve_in_use(|_| ());
+    on_first[4..].iter().for_each(|ticket| drop(rig.release(*ticket)));
+    assert_eq!(rig.observe(pool(&[4, 18])), []);
+    // 20 of 22 slots are in use, 18 are below the ceiling: with the four on the first endpoint, 16.
+    let (_, effects) = rig.submit(for_first());
+    assert_eq!(revoked(&effects), [on_first[3], on_first[2], on_first[1]]);
+    let (mut rig, on_first) = reserve_in_use(|_| ());
+    on_first[2..].iter().for_each(|ticket| drop(rig.release(*ticket)));
+    assert_eq!(rig.observe(pool(&[2, 18])), []);
+    // 18 of 20 are in use, and 16 below the ceiling: the two on the first endpoint are not enough.
+    assert_eq!(revoked(&rig.submit(for_first()).1), []);
+}
+
+#[test]
+fn hinted_demand_is_charged_its_tokens() {
+    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[1, 1]);
+    let on_first: Vec<_> = [40, 30, 20, 10].map(|tokens| rig.run_on(0, sized(tokens, -1))).into();
+    rig.run_on(1, sized(100, -1));
+    assert_eq!(revoked(&rig.submit(Ask { tokens: 25, ..for_first() }).1), [on_first[3], on_first[2]]);
+    assert_eq!(revoked(&rig.submit(Ask { tokens: 5, ..for_first() }).1), [], "30 are on their way out");
+    assert_eq!(revoked(&rig.submit(Ask { tokens: 1, ..for_first() }).1), [on_first[1]]);
+}
+
+#[test]
+fn a_hint_that_names_every_endpoint_is_none() {
+    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
+    let [older, newer] = [1, 0].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
+    let anywhere = Ask { eligible: hint(&[0, 1]), ..ask("chat", 0) };
+    assert_eq!(revoked(&rig.submit(anywhere.clone()).1), [newer]);
+    assert_eq!(revoked(&rig.submit(anywhere).1), [older]);
+    // One that did no longer does when there is another endpoint, and its demand goes with it.
+    rig.observe(pool(&[1, 1, 1]));
+    assert_eq!(rig.stats().leases.revoked, 2);
+}
+
+#[test]
+fn whoever_has_the_fewest_endpoints_to_choose_from_has_the_first_choice() {
+    let mut rig = Rig::new(plain(), &[1, 1]);
+    let [on_second, on_first] = [1, 0].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
+    rig.queue(ask("chat", 0));
+    rig.queue(for_first());
+    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    assert_eq!(revoked(&effects), [on_first, on_second]);
+}
+
+#[test]
+fn nobody_goes_from_an_endpoint_that_has_no_place_even_without_them() {
+    let mut rig = Rig::new(evicting(plain()), &[3, 2]);
+    let batch = rig.run_on(0, ask("batch", -1));
+    rig.run_many(2, "chat", 0);
+    rig.observe(pool(&[1, 2]));
+    // Three of three slots are in use, and all of them on the first endpoint.
+    assert_eq!(revoked(&rig.submit(for_first()).1), []);
+    assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), [batch], "there are places elsewhere");
+}
+
+#[test]
+fn a_tenant_at_its_limit_is_no_demand_with_a_hint_either() {
+    let mut config = plain();
+    config.bands.insert(Priority(0), band(Fcfs, Weighted::new(Weights::default(), Some(2))));
+    let mut rig = Rig::new(evicting(config), &[5]);
+    rig.observe(pool(&[4, 1]));
+    rig.run_on(0, ask("chat", 0));
+    let batch: Vec<_> = [0, 0, 0, 1].map(|endpoint| rig.run_on(endpoint, ask("batch", -1))).into();
+    let revoked: Vec<_> = (0..3).flat_map(|_| revoked(&rig.submit(for_first()).1)).collect();
+    assert_eq!(revoked, [batch[2]]);
 }
 
 /// Two run on the first of two endpoints, and one on the second is about to end though nothing waits for its place.
@@ -164,8 +291,8 @@ fn a_place_that_is_kept_for_another_is_not_free() {
 #[test]
 fn only_those_are_taken_who_relieve_what_is_still_short() {
     let mut rig = Rig::new(evicting(plain()), &[]);
-    let pool = |places| vec![member(0, 0, Stages::PREFILL, Some(2)), member(1, 1, Stages::DECODE, Some(places))];
-    rig.observe(Signal::Pool(pool(2)));
+    let members = |places| vec![member(0, 0, Stages::PREFILL, Some(2)), member(1, 1, Stages::DECODE, Some(places))];
+    rig.observe(Signal::Pool(members(2)));
     let decodes = rig.run_on(1, ask("batch", -1));
     let prefills = [0, 1].map(|_| {
         let ticket = rig.grant(Ask { stages: Stages::PREFILL, required: Stages::PREFILL, ..ask("batch", -1) });
@@ -173,14 +300,14 @@ fn only_those_are_taken_who_relieve_what_is_still_short() {
         rig.engine.start(rig.now, ticket, Start { bookings, progress: None }).unwrap();
         ticket
     });
-    rig.observe(Signal::Pool(pool(1)));
+    rig.observe(Signal::Pool(members(1)));
     let both = Ask { stages: Stages::BOTH, required: Stages::BOTH, ..ask("chat", 0) };
     assert_eq!(revoked(&rig.submit(both).1), [prefills[1], decodes]);
 }
 
 #[test]
 fn relief_where_nothing_is_short_saves_nobody_a_useless_end() {
-    let mut rig = Rig::new(measuring(ConcurrencyMode::Tokens), &[]);
+    let mut rig = Rig::new(measuring_capped(ConcurrencyMode::Tokens), &[]);
     let stages = [Stages::PREFILL, Stages::DECODE, Stages::DECODE];
     let members = stages.into_iter().zip(0_u8..).map(|(stages, n)| member(n, n.into(), stages, None));
     rig.observe(Signal::Pool(members.collect()));

@@ -59,8 +59,8 @@ impl Saturation for FullUntilState {
         self.inner.endpoint_units(endpoint, load)
     }
 
-    fn lease_units(&self, tokens: u64) -> u64 {
-        self.inner.lease_units(tokens)
+    fn demand_units(&self, partition: Partition, load: Load) -> u64 {
+        self.inner.demand_units(partition, load)
     }
 
     fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit {

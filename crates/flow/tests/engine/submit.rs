@@ -9,7 +9,7 @@ use sluice_flow::{
 };
 use sluice_plugins::flow::{ConcurrencyDetector, ConcurrencyMode};
 
-use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, revoked, verdicts, with_ceilings};
+use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, pool, revoked, verdicts, with_ceilings};
 
 #[test]
 fn an_open_gate_admits_at_once() {
@@ -266,11 +266,16 @@ fn tokens_may_pass_the_ceiling_by_one_request_but_size_alone_never_refuses() {
 }
 
 #[test]
-fn one_huge_prompt_fills_one_endpoint_and_leaves_the_gate_open_for_the_others() {
+fn where_tokens_are_capped_a_huge_prompt_leaves_the_gate_open_for_other_endpoints() {
     for mode in [ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
         let mut config = plain();
-        let limits = ConcurrencyDetector { max_concurrency: 4, max_token_concurrency: 100, ..Default::default() };
-        config.detector = std::sync::Arc::new(ConcurrencyDetector { mode, ..limits });
+        config.detector = std::sync::Arc::new(ConcurrencyDetector {
+            mode,
+            max_concurrency: 4,
+            max_token_concurrency: 100,
+            cap_endpoint_tokens: true,
+            ..ConcurrencyDetector::default()
+        });
         let mut rig = Rig::new(config, &[4, 4]);
         let sized = |tokens| Ask { tokens, ..ask("a", 0) };
         let huge = rig.grant(sized(5_000_000));
@@ -283,6 +288,43 @@ fn one_huge_prompt_fills_one_endpoint_and_leaves_the_gate_open_for_the_others() 
         rig.queue(sized(1));
         assert!((rig.stats().effective_saturation - 1.0).abs() < 1e-9, "{mode:?}");
     }
+}
+
+#[test]
+fn hybrid_with_own_limits_keeps_the_ceiling() {
+    let mut config = plain();
+    config.detector = std::sync::Arc::new(ConcurrencyDetector {
+        mode: ConcurrencyMode::Hybrid,
+        max_concurrency: 48,
+        ..ConcurrencyDetector::default()
+    });
+    let mut rig = Rig::new(config, &[8, 48]);
+    let on_small: Vec<_> = (0..8).map(|_| rig.run_on(0, ask("a", 0))).collect();
+    for _ in 0..48 {
+        rig.run_on(1, ask("a", 0));
+    }
+    for _ in 0..6 {
+        rig.queue(ask("a", 0));
+    }
+    // Six shares of the large endpoint would fit into the place that comes free on the small one.
+    let granted = granted(&rig.release(on_small[0]));
+    assert_eq!(granted.len(), 1);
+    assert_eq!(rig.start(granted[0], 0), Ok(()));
+    assert_eq!(rig.effects(), []);
+    assert!((rig.stats().effective_saturation - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn unstarted_leases_are_weighed_anew_when_a_smaller_endpoint_comes() {
+    let mut config = plain();
+    config.detector =
+        std::sync::Arc::new(ConcurrencyDetector { mode: ConcurrencyMode::Hybrid, ..ConcurrencyDetector::default() });
+    let mut rig = Rig::new(config, &[8]);
+    let waits = rig.grant(ask("a", 0));
+    rig.observe(pool(&[8, 2]));
+    assert!((rig.stats().effective_saturation - 0.25).abs() < 1e-9);
+    assert_eq!(rig.start(waits, 0), Ok(()));
+    assert!((rig.stats().effective_saturation - 0.0625).abs() < 1e-9);
 }
 
 #[test]

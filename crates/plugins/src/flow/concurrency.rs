@@ -1,5 +1,7 @@
 //! Saturation by what this process has in flight: exact, and without any scraping.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -20,6 +22,9 @@ pub struct ConcurrencyDetector {
     pub max_token_concurrency: u64,
     /// How far one endpoint may be booked beyond its limit, as a share of it. Saturation knows nothing of it.
     pub headroom: f64,
+    /// The tokens on one endpoint count for no more than its limit, so that one prompt of any size does not speak for
+    /// endpoints that are idle.
+    pub cap_endpoint_tokens: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -28,15 +33,21 @@ pub enum ConcurrencyMode {
     /// Requests in flight over the pool's limit.
     #[default]
     Requests,
-    /// Tokens in flight over the pool's limit, no endpoint counting for more than its own.
+    /// Tokens in flight over the pool's limit.
     Tokens,
-    /// The mean over endpoints of the worse of the two, tokens counting for at most 1.
+    /// The mean over endpoints of the worse of the two.
     Hybrid,
 }
 
 impl Default for ConcurrencyDetector {
     fn default() -> Self {
-        Self { mode: ConcurrencyMode::Requests, max_concurrency: 100, max_token_concurrency: 1_000_000, headroom: 0.0 }
+        Self {
+            mode: ConcurrencyMode::Requests,
+            max_concurrency: 100,
+            max_token_concurrency: 1_000_000,
+            headroom: 0.0,
+            cap_endpoint_tokens: false,
+        }
     }
 }
 
@@ -47,18 +58,20 @@ pub struct ConcurrencyDetectorParams {
     max_concurrency: u64,
     max_token_concurrency: u64,
     headroom: f64,
+    cap_endpoint_tokens: bool,
     in_flight_load_producer_name: Option<IgnoredAny>,
 }
 
 impl Default for ConcurrencyDetectorParams {
     fn default() -> Self {
-        let ConcurrencyDetector { mode, max_concurrency, max_token_concurrency, headroom } =
+        let ConcurrencyDetector { mode, max_concurrency, max_token_concurrency, headroom, cap_endpoint_tokens } =
             ConcurrencyDetector::default();
         Self {
             concurrency_mode: mode,
             max_concurrency,
             max_token_concurrency,
             headroom,
+            cap_endpoint_tokens,
             in_flight_load_producer_name: None,
         }
     }
@@ -75,6 +88,7 @@ impl Plugin for ConcurrencyDetector {
             max_concurrency,
             max_token_concurrency,
             headroom,
+            cap_endpoint_tokens,
             in_flight_load_producer_name,
         } = params;
         if max_concurrency == 0 {
@@ -98,7 +112,7 @@ impl Plugin for ConcurrencyDetector {
         if in_flight_load_producer_name.is_some() {
             cx.warn("inFlightLoadProducerName", "has no effect in this version, which counts requests in one place");
         }
-        let detector = Self { mode, max_concurrency, max_token_concurrency, headroom };
+        let detector = Self { mode, max_concurrency, max_token_concurrency, headroom, cap_endpoint_tokens };
         Ok(Roles { filter: Some(Arc::new(detector)), ..Roles::detector(detector) })
     }
 }
@@ -119,7 +133,7 @@ impl Filter for ConcurrencyDetector {
 
 impl SaturationDetector for ConcurrencyDetector {
     fn new_state(&self) -> Box<dyn Saturation> {
-        Box::new(Ledger { detector: *self, booked: [0; 3], unstarted: [0; 3], capacity: [0; 3] })
+        Box::new(Ledger::new(*self))
     }
 }
 
@@ -149,10 +163,10 @@ impl ConcurrencyDetector {
         }
     }
 
-    /// What `load` weighs on an endpoint with this limit on requests, in the unit of the mode. Tokens fill one
-    /// endpoint and no more: one prompt of any size must not speak for endpoints that are idle.
+    /// What `load` weighs on an endpoint with this limit on requests, in the unit of the mode.
     fn units(&self, load: Load, requests_limit: u64) -> u64 {
-        let tokens = load.tokens.min(self.max_token_concurrency);
+        let most = if self.cap_endpoint_tokens { self.max_token_concurrency } else { u64::MAX };
+        let tokens = load.tokens.min(most);
         match self.mode {
             ConcurrencyMode::Requests => load.requests,
             ConcurrencyMode::Tokens => tokens,
@@ -175,9 +189,12 @@ impl ConcurrencyDetector {
 /// by one, never add up to less than the same work booked on one endpoint.
 const WHOLE: u64 = 1 << 32;
 
+/// More endpoints than a pool has: no share is larger, so that sums of shares stay in range.
+const MOST: u64 = WHOLE << 16;
+
 fn share(part: u64, limit: u64) -> u64 {
     let share = (u128::from(part) * u128::from(WHOLE)).div_ceil(u128::from(limit.max(1)));
-    u64::try_from(share).unwrap_or(u64::MAX)
+    u64::try_from(share).unwrap_or(MOST).min(MOST)
 }
 
 /// Sums over endpoints, in the unit of the mode.
@@ -187,31 +204,78 @@ struct Ledger {
     booked: [u64; 3],
     unstarted: [u64; 3],
     capacity: [u64; 3],
+    /// The limits on requests of the endpoints in each partition: the lowest and the highest.
+    limits: [(u64, u64); 3],
+    /// How many unstarted leases there are of each kind. Kept in hybrid mode only, where they have to be weighed anew
+    /// when the limits change.
+    kinds: BTreeMap<(Partitions, u64), u64>,
+}
+
+impl Ledger {
+    fn new(detector: ConcurrencyDetector) -> Self {
+        let limits = [(detector.max_concurrency, detector.max_concurrency); 3];
+        Self { detector, booked: [0; 3], unstarted: [0; 3], capacity: [0; 3], limits, kinds: BTreeMap::new() }
+    }
+
+    /// What an unstarted lease weighs: as much as on that endpoint of `partition` of which it takes the largest share,
+    /// because that may be the one it starts on.
+    fn lease_units(&self, partition: Partition, tokens: u64) -> u64 {
+        let (lowest, _) = self.limits[partition as usize];
+        self.detector.units(Load::one(tokens), lowest)
+    }
+
+    fn weigh_unstarted(&mut self) {
+        self.unstarted = [0; 3];
+        for (&(partitions, tokens), &count) in &self.kinds {
+            for partition in partitions.iter() {
+                self.unstarted[partition as usize] += count * self.lease_units(partition, tokens);
+            }
+        }
+    }
 }
 
 impl Saturation for Ledger {
     fn reset(&mut self, pool: &[(EndpointFacts, Load)]) {
         self.booked = [0; 3];
         self.capacity = [0; 3];
+        self.limits = Self::new(self.detector).limits;
+        let mut found: [Option<(u64, u64)>; 3] = [None; 3];
         for (endpoint, load) in pool {
+            let limit = self.detector.requests_limit(endpoint.max_concurrency);
             for partition in endpoint.partitions.iter() {
-                self.booked[partition as usize] += self.endpoint_units(endpoint, *load);
-                self.capacity[partition as usize] += self.detector.capacity(endpoint);
+                let at = partition as usize;
+                self.booked[at] += self.endpoint_units(endpoint, *load);
+                self.capacity[at] += self.detector.capacity(endpoint);
+                let (lowest, highest) = found[at].unwrap_or((limit, limit));
+                found[at] = Some((lowest.min(limit), highest.max(limit)));
             }
+        }
+        for (limits, found) in self.limits.iter_mut().zip(found) {
+            *limits = found.unwrap_or(*limits);
+        }
+        if self.detector.mode == ConcurrencyMode::Hybrid {
+            self.weigh_unstarted();
         }
     }
 
     fn charge(&mut self, partitions: Partitions, tokens: u64) {
-        let units = self.lease_units(tokens);
         for partition in partitions.iter() {
-            self.unstarted[partition as usize] += units;
+            self.unstarted[partition as usize] += self.lease_units(partition, tokens);
+        }
+        if self.detector.mode == ConcurrencyMode::Hybrid {
+            *self.kinds.entry((partitions, tokens)).or_default() += 1;
         }
     }
 
     fn discharge(&mut self, partitions: Partitions, tokens: u64) {
-        let units = self.lease_units(tokens);
         for partition in partitions.iter() {
-            self.unstarted[partition as usize] -= units;
+            self.unstarted[partition as usize] -= self.lease_units(partition, tokens);
+        }
+        if let Entry::Occupied(mut count) = self.kinds.entry((partitions, tokens)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 
@@ -231,8 +295,27 @@ impl Saturation for Ledger {
         self.detector.units(load, self.detector.requests_limit(endpoint.max_concurrency))
     }
 
-    fn lease_units(&self, tokens: u64) -> u64 {
-        self.detector.units(Load::one(tokens), self.detector.max_concurrency)
+    fn demand_units(&self, partition: Partition, load: Load) -> u64 {
+        let (_, highest) = self.limits[partition as usize];
+        match self.detector.mode {
+            ConcurrencyMode::Requests => load.requests,
+            ConcurrencyMode::Tokens => load.tokens,
+            ConcurrencyMode::Hybrid => {
+                share(load.requests, highest).max(share(load.tokens, self.detector.max_token_concurrency))
+            }
+        }
+    }
+
+    fn tokens_per_endpoint(&self) -> u64 {
+        self.detector.max_token_concurrency
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for people to look at")]
+    fn in_its_terms(&self, units: u64) -> f64 {
+        match self.detector.mode {
+            ConcurrencyMode::Requests | ConcurrencyMode::Tokens => units as f64,
+            ConcurrencyMode::Hybrid => units as f64 / WHOLE as f64,
+        }
     }
 
     fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit {

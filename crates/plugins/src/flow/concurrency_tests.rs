@@ -11,7 +11,7 @@ fn facts(max_concurrency: Option<u64>) -> EndpointFacts {
 }
 
 fn detector(mode: ConcurrencyMode) -> ConcurrencyDetector {
-    ConcurrencyDetector { mode, max_concurrency: 4, max_token_concurrency: 100, headroom: 0.0 }
+    ConcurrencyDetector { mode, max_concurrency: 4, max_token_concurrency: 100, ..ConcurrencyDetector::default() }
 }
 
 fn saturation(detector: ConcurrencyDetector, loads: &[(u64, u64)]) -> f64 {
@@ -36,20 +36,69 @@ fn tokens_are_summed_over_the_pool() {
     assert_close(saturation(detector(ConcurrencyMode::Tokens), &[(99, 50), (0, 25)]), 0.375);
 }
 
+fn capped(mode: ConcurrencyMode) -> ConcurrencyDetector {
+    ConcurrencyDetector { cap_endpoint_tokens: true, ..detector(mode) }
+}
+
 #[test]
-fn tokens_fill_one_endpoint_and_no_more() {
-    assert_close(saturation(detector(ConcurrencyMode::Tokens), &[(1, 1_000_000), (0, 0), (0, 0), (0, 20)]), 0.3);
-    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &[(1, 1_000_000), (1, 0)]), (1.0 + 0.25) / 2.0);
-    // Requests are counted as they are: their limit is exact.
-    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &[(8, 1_000_000), (0, 0)]), 1.0);
+fn an_endpoint_over_its_limit_speaks_for_others() {
+    let idle_and_twice_full = [(0, 0), (8, 0)];
+    assert_close(saturation(detector(ConcurrencyMode::Requests), &idle_and_twice_full), 1.0);
+    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &idle_and_twice_full), 1.0);
+    let by_tokens = [(0, 0), (1, 200)];
+    assert_close(saturation(detector(ConcurrencyMode::Tokens), &by_tokens), 1.0);
+    assert_close(saturation(detector(ConcurrencyMode::Hybrid), &by_tokens), 1.0);
     for mode in [ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
-        let mut state = detector(mode).new_state();
-        state.reset(&[(facts(None), Load::default()), (facts(None), Load::default())]);
-        state.charge(decode(), 1_000_000);
-        assert_close(state.reading(Partition::Decode).saturation(), 0.5);
-        state.discharge(decode(), 1_000_000);
-        assert_close(state.reading(Partition::Decode).saturation(), 0.0);
+        assert_close(unstarted(detector(mode), 150), 0.75);
     }
+}
+
+#[test]
+fn capped_tokens_fill_one_endpoint_and_no_more() {
+    assert_close(saturation(capped(ConcurrencyMode::Tokens), &[(1, 1_000_000), (0, 0), (0, 0), (0, 20)]), 0.3);
+    assert_close(saturation(capped(ConcurrencyMode::Hybrid), &[(1, 1_000_000), (1, 0)]), (1.0 + 0.25) / 2.0);
+    // Requests are counted as they are: their limit is exact.
+    assert_close(saturation(capped(ConcurrencyMode::Hybrid), &[(8, 1_000_000), (0, 0)]), 1.0);
+    for mode in [ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
+        assert_close(unstarted(capped(mode), 1_000_000), 0.5);
+    }
+}
+
+/// The saturation of two idle endpoints when one lease of `tokens` was granted. Its end leaves nothing behind.
+fn unstarted(detector: ConcurrencyDetector, tokens: u64) -> f64 {
+    let mut state = detector.new_state();
+    state.reset(&[(facts(None), Load::default()), (facts(None), Load::default())]);
+    state.charge(decode(), tokens);
+    let saturation = state.reading(Partition::Decode).saturation();
+    state.discharge(decode(), tokens);
+    assert_close(state.reading(Partition::Decode).saturation(), 0.0);
+    saturation
+}
+
+#[test]
+fn an_unstarted_lease_weighs_as_on_the_smallest_endpoint_there_is() {
+    let of = |limits: &[u64]| limits.iter().map(|&limit| (facts(Some(limit)), Load::default())).collect::<Vec<_>>();
+    let mut state = detector(ConcurrencyMode::Hybrid).new_state();
+    state.reset(&of(&[48, 8]));
+    state.charge(decode(), 0);
+    state.charge(decode(), 50);
+    assert_close(state.reading(Partition::Decode).saturation(), (0.125 + 0.5) / 2.0);
+    // What was charged is weighed anew when another is the smallest.
+    state.reset(&of(&[48, 2]));
+    assert_close(state.reading(Partition::Decode).saturation(), (0.5 + 0.5) / 2.0);
+    state.reset(&of(&[48, 50]));
+    state.discharge(decode(), 50);
+    assert_close(state.reading(Partition::Decode).saturation(), (1.0 / 48.0) / 2.0);
+}
+
+#[test]
+fn what_waits_is_taken_for_the_least_that_it_can_come_to_weigh() {
+    let mut state = detector(ConcurrencyMode::Hybrid).new_state();
+    state.reset(&[(facts(Some(48)), Load::default()), (facts(Some(8)), Load::default())]);
+    let endpoints =
+        |requests, tokens| state.in_its_terms(state.demand_units(Partition::Decode, Load { requests, tokens }));
+    assert_close(endpoints(3, 0), 3.0 / 48.0);
+    assert_close(endpoints(3, 50), 0.5);
 }
 
 #[test]
@@ -97,11 +146,12 @@ proptest! {
     #[test]
     fn units_never_fall_and_loads_together_weigh_no_more_than_apart(
         mode in any_mode(),
+        cap in any::<bool>(),
         limit in prop_oneof![Just(None), (1_u64..9).prop_map(Some)],
         one in (0_u64..20, 0_u64..300),
         other in (0_u64..20, 0_u64..300),
     ) {
-        let state = detector(mode).new_state();
+        let state = ConcurrencyDetector { cap_endpoint_tokens: cap, ..detector(mode) }.new_state();
         let load = |(requests, tokens)| Load { requests, tokens };
         let units = |load| state.endpoint_units(&facts(limit), load);
         let together = units(load(one).plus(load(other)));

@@ -38,7 +38,7 @@ fn good_parameters_are_taken_without_a_word() {
         ("concurrency-detector", "{}"),
         (
             "concurrency-detector",
-            "{concurrencyMode: hybrid, maxConcurrency: 48, maxTokenConcurrency: 350000, headroom: 0.25}",
+            "{concurrencyMode: hybrid, maxConcurrency: 48, maxTokenConcurrency: 350000, headroom: 0.25, capEndpointTokens: true}",
         ),
     ] {
         assert_eq!(build(plugin, parameters), "", "{plugin} {parameters}");

@@ -155,6 +155,7 @@ impl Setup {
             max_concurrency: 4,
             max_token_concurrency: 32,
             headroom: f64::from(headroom % 3) * 0.25,
+            cap_endpoint_tokens: headroom / 3 % 2 == 1,
         };
         let turns = match turns % 5 {
             0..=2 => Turns::RoundRobin,

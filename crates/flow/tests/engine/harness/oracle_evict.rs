@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use sluice_core::Time;
 use sluice_flow::{Booking, EndpointKey, EvictionConfig, Load, Partition, RevokeCause, Stage, VictimOrder};
+use sluice_plugins::flow::ConcurrencyMode;
 
 use super::history::{Place, Request, Seen};
 use super::oracle::{Entry, Oracle, Revocation, State};
@@ -15,104 +16,169 @@ type ByPartition = BTreeMap<Partition, u64>;
 impl Oracle {
     pub(crate) fn plan_evictions(&mut self) {
         let Some(config) = self.config.eviction else { return };
-        if self.pool.is_empty() {
-            return;
-        }
+        let bands: Vec<(i32, f64)> = self.bands.keys().map(|priority| priority.0).zip(self.gates()).collect();
+        let Some(first_gated) = bands.iter().position(|(_, ceiling)| !self.is_open(*ceiling)) else { return };
         let mut load: ByPartition = BTreeMap::new();
         for partition in self.effective() {
             load.insert(partition, self.load(partition) - self.freed(&[], partition, Leaving::Revoked));
         }
-        let outstanding = self.entries.iter().filter(|entry| is_pending(entry)).count() as u64;
-        let mut quota = config.max_in_flight_revocations.map_or(u64::MAX, |limit| limit.saturating_sub(outstanding));
-        let mut claims: BTreeMap<EndpointKey, u64> = BTreeMap::new();
-        let bands: Vec<(i32, f64)> = self.bands.keys().map(|priority| priority.0).zip(self.gates()).collect();
-        let Some(first_gated) = bands.iter().position(|(_, ceiling)| !self.is_open(*ceiling)) else { return };
+        let told = |entry: &&Entry| is_pending(entry) && !is_dry(entry);
+        let outstanding = self.entries.iter().filter(told).count() as u64;
+        let quota = config.max_in_flight_revocations.map_or(u64::MAX, |limit| limit.saturating_sub(outstanding));
+        let mut plan = Plan { config, load, quota, claims: BTreeMap::new() };
         for &(priority, ceiling) in &bands[first_gated..] {
-            if self.waiting(|entry| entry.priority == priority).0 == 0 {
-                continue;
-            }
             let slots: ByPartition =
-                load.keys().map(|&partition| (partition, self.slots(partition, ceiling))).collect();
-            if slots.values().any(|&slots| slots == 0) {
-                continue;
+                plan.load.keys().map(|&partition| (partition, self.slots(partition, ceiling))).collect();
+            if !self.band_config(priority).shed && !self.pool.is_empty() && slots.values().all(|&slots| slots > 0) {
+                self.serve(&mut plan, priority, &slots);
             }
-            self.for_pool(config, priority, &slots, &mut load, &mut quota);
-            self.for_endpoints(config, priority, &slots, &mut load, &mut quota, &mut claims);
         }
     }
 
-    fn for_pool(
-        &mut self,
-        config: EvictionConfig,
-        priority: i32,
-        slots: &ByPartition,
-        load: &mut ByPartition,
-        quota: &mut u64,
-    ) {
-        let victims: Vec<Request> =
-            self.victims(config.victim_order, priority).into_iter().map(|entry| entry.request).collect();
-        let mut need = ByPartition::new();
-        let mut demand = ByPartition::new();
-        for (&partition, &slots) in slots {
-            let d = self.demand(priority, partition);
-            let a = if d > 0 { self.freed(&victims, partition, Leaving::More) } else { 0 };
-            if load[&partition].saturating_sub(a) >= slots {
-                return;
-            }
-            need.insert(partition, (load[&partition] + d).saturating_sub(slots));
-            demand.insert(partition, d);
+    /// need = max(0, L + d - S) and n = min(a, need, quota), but that each of the band's waiting requests has victims
+    /// on its own endpoints only.
+    fn serve(&mut self, plan: &mut Plan, priority: i32, slots: &ByPartition) {
+        let mut by_targets: BTreeMap<(usize, Vec<EndpointKey>), Vec<Request>> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.priority == priority && entry.waits()) {
+            let targets: Vec<EndpointKey> =
+                self.pool.iter().filter(|place| allows(entry, place)).map(|place| place.key).collect();
+            by_targets.entry((targets.len(), targets)).or_default().push(entry.request);
         }
-        if demand.values().all(|&d| d == 0) {
+        let (start, claims) = (plan.load.clone(), plan.claims.clone());
+        let (mut load, mut gone, mut served) = (plan.load.clone(), Vec::new(), BTreeMap::new());
+        for ((_, targets), waiting) in by_targets {
+            if plan.quota == 0 || self.facts(&waiting, Partition::Pool).requests == 0 {
+                continue;
+            }
+            let whole = targets.len() == self.pool.len();
+            let places = |oracle: &Self, gone: &[Request], claims: &BTreeMap<EndpointKey, u64>| {
+                let on = |key: &EndpointKey| oracle.places_on(*key, gone, claims);
+                if whole { u64::MAX } else { targets.iter().map(on).fold(0, u64::saturating_add) }
+            };
+            let mut victims: Vec<Request> = self
+                .victims(plan.config.victim_order, priority)
+                .into_iter()
+                .filter(|entry| whole || targets.iter().any(|&key| is_on(entry, key)))
+                .map(|entry| entry.request)
+                .filter(|victim| !gone.contains(victim))
+                .collect();
+            let requests = self.facts(&waiting, Partition::Pool).requests;
+            let units = |oracle: &Self, partition: Partition, room: u64| {
+                oracle.demand_units(partition, at_most(oracle.facts(&waiting, partition), room))
+            };
+            let need: ByPartition = slots
+                .iter()
+                .map(|(&partition, slots)| (partition, units(self, partition, u64::MAX), slots))
+                .filter(|(_, d, _)| *d > 0)
+                .map(|(partition, d, slots)| (partition, (load[&partition] + d).saturating_sub(*slots)))
+                .collect();
+            let freed = |oracle: &Self, chosen: &[Request], partition: Partition| {
+                let both: Vec<Request> = gone.iter().chain(chosen).copied().collect();
+                oracle.freed(&both, partition, Leaving::More) - oracle.freed(&gone, partition, Leaving::More)
+            };
+            let places_with =
+                |oracle: &Self, chosen: &[Request]| places(oracle, &[&gone[..], chosen].concat(), &plan.claims);
+            let mut chosen: Vec<Request> = Vec::new();
+            for victim in victims.drain(..) {
+                let lacks_place = places_with(self, &chosen) < requests;
+                let relieves = |(&partition, &need): (&Partition, &u64)| {
+                    freed(self, &chosen, partition) < need
+                        && self.weight(self.find(victim).expect("runs"), partition) > 0
+                };
+                if lacks_place || need.iter().any(relieves) {
+                    chosen.push(victim);
+                }
+            }
+            // Who would end in vain is spared, the last first.
+            let lacked_place = places_with(self, &[]) < requests;
+            for victim in chosen.clone().into_iter().rev() {
+                let without: Vec<Request> = chosen.iter().copied().filter(|other| *other != victim).collect();
+                let needed = need.iter().filter(|(_, need)| **need > 0).map(|(&partition, _)| partition);
+                let same = |partition| freed(self, &chosen, partition) == freed(self, &without, partition);
+                let same_places = places_with(self, &chosen) == places_with(self, &without);
+                if needed.into_iter().all(same) && (!lacked_place || same_places) {
+                    chosen = without;
+                }
+            }
+            if places_with(self, &chosen) == 0 {
+                continue;
+            }
+            let mut left = places_with(self, &chosen).min(requests);
+            for (&partition, load) in &mut load {
+                let d = units(self, partition, left);
+                *served.entry(partition).or_insert_with(Load::default) = served
+                    .get(&partition)
+                    .copied()
+                    .unwrap_or_default()
+                    .plus(at_most(self.facts(&waiting, partition), left));
+                let rest = load.saturating_sub(freed(self, &chosen, partition));
+                *load = rest + d.min(slots[&partition].saturating_sub(rest));
+            }
+            gone.extend(chosen);
+            for key in targets.into_iter().filter(|_| !whole) {
+                let here = self.places_on(key, &gone, &plan.claims).min(left);
+                left -= here;
+                *plan.claims.entry(key).or_default() += here;
+            }
+        }
+        let d = |oracle: &Self, partition: Partition| {
+            oracle.demand_units(partition, served.get(&partition).copied().unwrap_or_default())
+        };
+        let hopeless = |(&partition, load): (&Partition, &u64)| {
+            let a = if d(self, partition) > 0 { self.freed(&gone, partition, Leaving::More) } else { 0 };
+            load.saturating_sub(a) >= slots[&partition]
+        };
+        if start.iter().any(hopeless) {
+            plan.claims = claims;
             return;
         }
-        let mut chosen: Vec<Request> = Vec::new();
-        for &victim in &victims {
-            let lacks = |partition: &Partition| self.freed(&chosen, *partition, Leaving::More) < need[partition];
-            let alone = |partition: Partition| self.weight(self.find(victim).expect("it is started"), partition);
-            if need.keys().filter(|partition| lacks(partition)).any(|&partition| alone(partition) > 0) {
-                chosen.push(victim);
-            }
+        gone.truncate(usize::try_from(plan.quota).unwrap_or(usize::MAX));
+        for (&partition, load) in &start {
+            let rest = load.saturating_sub(self.freed(&gone, partition, Leaving::More));
+            let filled = rest + d(self, partition).min(slots[&partition].saturating_sub(rest));
+            plan.load.insert(partition, filled);
         }
-        // Who would end in vain is spared, the last first.
-        for victim in chosen.clone().into_iter().rev() {
-            let without: Vec<Request> = chosen.iter().copied().filter(|other| *other != victim).collect();
-            let freed = |who: &[Request], partition| self.freed(who, partition, Leaving::More);
-            let needed = need.iter().filter(|(_, need)| **need > 0).map(|(&partition, _)| partition);
-            if needed.into_iter().all(|partition| freed(&chosen, partition) == freed(&without, partition)) {
-                chosen = without;
-            }
-        }
-        chosen.truncate(usize::try_from(*quota).unwrap_or(usize::MAX));
-        for (&partition, load) in &mut *load {
-            let rest = load.saturating_sub(self.freed(&chosen, partition, Leaving::More));
-            *load = rest + demand[&partition].min(slots[&partition].saturating_sub(rest));
-        }
-        for request in chosen {
-            self.revoke(config, request, priority, quota);
+        for request in gone {
+            self.revoke(plan, request, priority);
         }
     }
 
-    /// d: what waits, as far as each tenant may hold more leases.
-    fn demand(&self, priority: i32, partition: Partition) -> u64 {
+    /// Requests and tokens of those of `waiting` that use the partition, as far as each tenant may hold more leases.
+    fn facts(&self, waiting: &[Request], partition: Partition) -> Load {
         let mut by_tenant: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
-        for entry in self.entries.iter().filter(|entry| entry.priority == priority && entry.waits()) {
+        for entry in waiting.iter().filter_map(|request| self.find(*request)) {
             let uses = match partition {
                 Partition::Prefill => entry.stages.contains(Stage::Prefill),
                 Partition::Decode => entry.stages.contains(Stage::Decode),
                 Partition::Pool => true,
             };
-            if uses && entry.hint.is_none() {
+            if uses {
                 by_tenant.entry(&entry.tenant).or_default().push(entry);
             }
         }
-        let mut demand = 0;
-        for waiting in by_tenant.into_values() {
-            let units: u64 = waiting.iter().map(|entry| self.units(Load::one(entry.tokens), None)).sum();
-            let count = waiting.len() as u64;
+        by_tenant.into_values().fold(Load::default(), |sum, waiting| {
+            // None of them will take more than one endpoint.
+            let most = self.detector.max_token_concurrency;
+            let all = waiting.iter().fold(Load::default(), |sum, entry| sum.plus(Load::one(entry.tokens.min(most))));
             let room = self.max_in_flight.map_or(u64::MAX, |limit| limit.saturating_sub(self.held(waiting[0])));
-            demand += if count <= room { units } else { (units * room).div_ceil(count) };
+            sum.plus(at_most(all, room))
+        })
+    }
+
+    /// Places for requests on the endpoint once those of `gone` and the revoked ones have ended.
+    fn places_on(&self, key: EndpointKey, gone: &[Request], claims: &BTreeMap<EndpointKey, u64>) -> u64 {
+        let Some(place) = self.place(key) else { return 0 };
+        let limit = match self.detector.mode {
+            ConcurrencyMode::Tokens => u64::MAX,
+            ConcurrencyMode::Requests | ConcurrencyMode::Hybrid => self.requests_limit(place),
+        };
+        let mut taken = self.reserved(key, None).requests;
+        for entry in self.entries.iter().filter(|entry| !is_pending(entry) && !gone.contains(&entry.request)) {
+            if let State::Started { bookings, .. } = &entry.state {
+                taken += bookings.iter().filter(|booking| booking.endpoint == key).count() as u64;
+            }
         }
-        demand
+        limit.saturating_sub(taken).saturating_sub(claims.get(&key).copied().unwrap_or_default())
     }
 
     /// What the ends of `requests` take off beyond those of the revoked ones, or those of the revoked ones alone.
@@ -140,77 +206,8 @@ impl Oracle {
         freed.sum()
     }
 
-    fn for_endpoints(
-        &mut self,
-        config: EvictionConfig,
-        priority: i32,
-        slots: &ByPartition,
-        load: &mut ByPartition,
-        quota: &mut u64,
-        claims: &mut BTreeMap<EndpointKey, u64>,
-    ) {
-        let mut groups: BTreeMap<Vec<EndpointKey>, u64> = BTreeMap::new();
-        for entry in self.entries.iter().filter(|e| e.priority == priority && e.waits() && e.hint.is_some()) {
-            let targets = self.pool.iter().filter(|place| allows(entry, place)).map(|place| place.key).collect();
-            *groups.entry(targets).or_default() += 1;
-        }
-        let one = self.units(Load::one(0), None).max(1);
-        for (targets, count) in groups {
-            for _ in 0..count {
-                if *quota == 0 {
-                    return;
-                }
-                let free = targets
-                    .iter()
-                    .copied()
-                    .find(|key| self.free_soon(*key) > claims.get(key).copied().unwrap_or_default());
-                if let Some(key) = free
-                    && load.iter().all(|(partition, load)| *load < slots[partition])
-                {
-                    *claims.entry(key).or_default() += 1;
-                    for (&partition, load) in &mut *load {
-                        *load += if self.place(key).is_some_and(|place| is_in(place, partition)) { one } else { 0 };
-                    }
-                    continue;
-                }
-                let on = |entry: &Entry, key: EndpointKey| match &entry.state {
-                    State::Started { bookings, .. } => bookings.iter().any(|booking| booking.endpoint == key),
-                    State::New | State::Queued | State::Parked | State::Granted(_) => false,
-                };
-                let victims = self.victims(config.victim_order, priority);
-                let Some(victim) = victims.into_iter().find(|entry| targets.iter().any(|&key| on(entry, key))) else {
-                    break;
-                };
-                let opens = |(&partition, load): (&Partition, &u64)| {
-                    load.saturating_sub(self.freed(&[victim.request], partition, Leaving::More)) < slots[&partition]
-                };
-                if !load.iter().all(opens) {
-                    break;
-                }
-                let at = targets.iter().copied().filter(|&key| on(&victim, key)).min();
-                *claims.entry(at.expect("it is on one of them")).or_default() += 1;
-                self.revoke(config, victim.request, priority, quota);
-            }
-        }
-    }
-
     fn place(&self, key: EndpointKey) -> Option<&Place> {
         self.pool.iter().find(|place| place.key == key)
-    }
-
-    fn free_soon(&self, key: EndpointKey) -> u64 {
-        let Some(place) = self.place(key) else { return 0 };
-        let limit = match self.detector.mode {
-            sluice_plugins::flow::ConcurrencyMode::Tokens => u64::MAX,
-            _ => self.requests_limit(place),
-        };
-        let mut revoking = 0_u64;
-        for entry in self.entries.iter().filter(|entry| is_pending(entry)) {
-            if let State::Started { bookings, .. } = &entry.state {
-                revoking += bookings.iter().filter(|booking| booking.endpoint == key).count() as u64;
-            }
-        }
-        limit.saturating_add(revoking).saturating_sub(self.booked(key).requests + self.reserved(key, None).requests)
     }
 
     /// Those that may be cut off for `priority`, in order.
@@ -256,10 +253,10 @@ impl Oracle {
         (0..=capacity).find(|&k| k as f64 / capacity as f64 >= ceiling).unwrap_or(capacity)
     }
 
-    fn revoke(&mut self, config: EvictionConfig, request: Request, for_priority: i32, quota: &mut u64) {
-        *quota -= 1;
+    fn revoke(&mut self, plan: &mut Plan, request: Request, for_priority: i32) {
+        plan.quota -= 1;
         let dry = self.config.dry_run.eviction;
-        let overdue = (!dry).then(|| self.now.saturating_add(config.confirmation_timeout));
+        let overdue = (!dry).then(|| self.now.saturating_add(plan.config.confirmation_timeout));
         if let State::Started { revoked, .. } = &mut self.entry(request).state {
             *revoked = Some(Revocation { pending: true, dry, overdue });
         }
@@ -273,6 +270,14 @@ impl Oracle {
     }
 }
 
+struct Plan {
+    config: EvictionConfig,
+    load: ByPartition,
+    quota: u64,
+    /// Places that were promised to somebody.
+    claims: BTreeMap<EndpointKey, u64>,
+}
+
 #[derive(Clone, Copy)]
 enum Leaving {
     Revoked,
@@ -281,6 +286,22 @@ enum Leaving {
 
 fn is_pending(entry: &Entry) -> bool {
     matches!(entry.state, State::Started { revoked: Some(Revocation { pending: true, .. }), .. })
+}
+
+fn is_dry(entry: &Entry) -> bool {
+    matches!(entry.state, State::Started { revoked: Some(Revocation { dry: true, .. }), .. })
+}
+
+fn is_on(entry: &Entry, key: EndpointKey) -> bool {
+    matches!(&entry.state, State::Started { bookings, .. } if bookings.iter().any(|booking| booking.endpoint == key))
+}
+
+/// `room` requests out of those that make up `load`, at the mean size if that is not all of them.
+fn at_most(load: Load, room: u64) -> Load {
+    if load.requests <= room {
+        return load;
+    }
+    Load { requests: room, tokens: (load.tokens * room).div_ceil(load.requests) }
 }
 
 /// For capacities too large to try every `k`: by bisection.

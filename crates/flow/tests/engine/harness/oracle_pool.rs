@@ -62,18 +62,39 @@ impl Oracle {
             Partition::Decode => entry.stages.contains(Stage::Decode),
             Partition::Pool => true,
         });
-        booked.sum::<u64>() + unstarted.map(|entry| self.units(Load::one(entry.tokens), None)).sum::<u64>()
+        // Whoever has not started may do so on the endpoint of which it takes the largest share.
+        let smallest = self.limits(partition).min();
+        booked.sum::<u64>() + unstarted.map(|entry| self.units(Load::one(entry.tokens), smallest)).sum::<u64>()
+    }
+
+    /// The limits on requests of the endpoints in the partition.
+    fn limits(&self, partition: Partition) -> impl Iterator<Item = u64> {
+        let places = self.pool.iter().filter(move |place| is_in(place, partition));
+        places.map(|place| place.limit.unwrap_or(self.detector.max_concurrency))
+    }
+
+    /// What waiting requests are taken to weigh: as little as they can, wherever they start.
+    pub(crate) fn demand_units(&self, partition: Partition, load: Load) -> u64 {
+        match self.detector.mode {
+            ConcurrencyMode::Requests => load.requests,
+            ConcurrencyMode::Tokens => load.tokens,
+            ConcurrencyMode::Hybrid => {
+                let largest = self.limits(partition).max().unwrap_or(self.detector.max_concurrency);
+                share(load.requests, largest).max(share(load.tokens, self.detector.max_token_concurrency))
+            }
+        }
     }
 
     pub(crate) fn units(&self, load: Load, limit: Option<u64>) -> u64 {
-        let share = |part: u64, limit: u64| (part << 32).div_ceil(limit);
-        let ConcurrencyDetector { mode, max_concurrency, max_token_concurrency, headroom: _ } = self.detector;
+        let ConcurrencyDetector { mode, max_concurrency, max_token_concurrency, headroom: _, cap_endpoint_tokens } =
+            self.detector;
+        let tokens = if cap_endpoint_tokens { load.tokens.min(max_token_concurrency) } else { load.tokens };
         match mode {
             ConcurrencyMode::Requests => load.requests,
-            ConcurrencyMode::Tokens => load.tokens.min(max_token_concurrency),
+            ConcurrencyMode::Tokens => tokens,
             ConcurrencyMode::Hybrid => {
                 let by_requests = share(load.requests, limit.unwrap_or(max_concurrency));
-                by_requests.max(share(load.tokens, max_token_concurrency).min(1 << 32))
+                by_requests.max(share(tokens, max_token_concurrency))
             }
         }
     }
@@ -119,6 +140,11 @@ impl Oracle {
         self.pool.is_empty()
             || (serves(Stage::Prefill) && serves(Stage::Decode) && self.pool.iter().any(|place| allows(entry, place)))
     }
+}
+
+/// In units of which an endpoint has 2^32.
+fn share(part: u64, limit: u64) -> u64 {
+    (part << 32).div_ceil(limit)
 }
 
 pub(crate) fn allows(entry: &Entry, place: &Place) -> bool {
