@@ -179,6 +179,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         settings::MidStream::EventThenEnd => MidStream::EventThenEnd,
     };
     let service_settings = ServiceSettings {
+        max_request_headers: settings.limits.max_request_headers.0,
         max_request_body,
         body_progress_timeout: settings.limits.body_progress_timeout.0,
         body_memory: memory::body_memory(settings.limits.body_memory.0),

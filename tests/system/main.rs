@@ -16,6 +16,7 @@
 //! | a destination named by the client is ignored, also while no picker answers | `headers`, `envoy::deaths` |
 //! | pickers that die, hang or are down; messages over the gRPC limit | `envoy::deaths`, `envoy::timeouts` |
 //! | requests that move to another picker: dead, hanging, draining | `many::replicas` |
+//! | limits of headers, bodies, and of the memory for what waits | `limits` |
 //! | thousands waiting, bursts of clients that leave, a picker that stalls | `many::waiting`, `many::stalls` |
 //! | connections to the picker: TLS, plaintext, health, drain | `picker_connection`, `drain` |
 //! | upgrades to another protocol | `upgrades` |
@@ -27,6 +28,7 @@ mod envoy;
 mod eviction;
 mod flow;
 mod headers;
+mod limits;
 mod many;
 mod picker_connection;
 mod raw;

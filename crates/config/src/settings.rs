@@ -227,17 +227,20 @@ pub enum RefusalBody {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
+    /// Longer request headers are answered 431.
+    pub max_request_headers: ByteSize,
     /// A longer request body is answered 413.
     pub max_request_body: ByteSize,
     /// A body that stops arriving for this long is answered 408.
     pub body_progress_timeout: Timeout,
-    /// Bytes of bodies held before admission; 0 for a quarter of the memory the process may use.
+    /// Bytes of requests, headers and bodies, held before admission; 0 for a quarter of the memory the process may use.
     pub body_memory: ByteSize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            max_request_headers: ByteSize(64 << 10),
             max_request_body: ByteSize(64 << 20),
             body_progress_timeout: Timeout::from_secs(60),
             body_memory: ByteSize(0),

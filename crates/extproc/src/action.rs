@@ -17,7 +17,7 @@ pub(crate) enum Action {
     /// Forget the routing under way: the request is dead.
     StopRouting,
     Reply(Reply),
-    /// So many bytes of the request's body are kept here from now on.
+    /// So many bytes of the request, headers and body, are kept here from now on.
     Holding(u64),
     /// Another endpoint serves the request than the one that was booked.
     Served(SocketAddr),

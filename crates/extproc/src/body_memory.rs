@@ -1,38 +1,37 @@
-//! A bound on the bytes of request bodies that wait in this process.
+//! A bound on the bytes of requests that wait in this process.
 //!
-//! Every body is counted while it is held: from its arrival until it goes back to the proxy. Where one more byte would
-//! pass the budget, larger bodies of lower bands are given up first, the lowest band and in it the newest; only if all of
-//! them together would not make room, the newcomer is refused itself.
-//!
-//! Small bodies are counted on an atomic and are otherwise unknown: they make up the bulk, and giving one up would make no
-//! room to speak of. Only a body that has grown [large](LARGE) enters the register that victims are taken from.
+//! Every request is counted, headers and body, while it is held: from its arrival until it goes back to the proxy. Where
+//! one more byte would pass the budget, requests of lower bands are given up first, the lowest band and in it the newest,
+//! however small they are: small ones make up the bulk. Only if all of them together would not make room, the newcomer is
+//! refused itself.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_core::Priority;
 use tokio::sync::oneshot;
 
-/// Bytes from which on a body may be given up for another.
-const LARGE: u64 = 64 << 10;
-
 #[derive(Debug)]
 pub(crate) struct BodyMemory {
     budget: u64,
-    used: AtomicU64,
-    register: Mutex<Register>,
+    books: Mutex<Books>,
+}
+
+/// What is held. The bytes of all bands, and of all holders of each, add up.
+#[derive(Debug, Default)]
+struct Books {
+    used: u64,
+    next_serial: u64,
+    /// Those with holders.
+    bands: BTreeMap<Priority, Band>,
 }
 
 #[derive(Debug, Default)]
-struct Register {
-    next_serial: u64,
-    holders: BTreeMap<Key, Holder>,
+struct Band {
+    bytes: u64,
+    /// By serial number: the newest is the last.
+    holders: BTreeMap<u64, Holder>,
 }
-
-/// In the order in which holders are given up.
-type Key = (Priority, Reverse<u64>);
 
 #[derive(Debug)]
 struct Holder {
@@ -40,52 +39,91 @@ struct Holder {
     give_up: oneshot::Sender<()>,
 }
 
-/// There is no room, not even if bodies of lower bands were given up.
+/// There is no room, not even if requests of lower bands were given up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory;
 
 impl BodyMemory {
     /// `budget` in bytes.
     pub(crate) const fn new(budget: u64) -> Self {
-        let register = Register { next_serial: 0, holders: BTreeMap::new() };
-        Self { budget, used: AtomicU64::new(0), register: Mutex::new(register) }
+        Self { budget, books: Mutex::new(Books { used: 0, next_serial: 0, bands: BTreeMap::new() }) }
     }
 
-    /// A share without a byte, of a request of band `priority`.
-    pub(crate) const fn share(self: Arc<Self>, priority: Priority) -> Share {
-        Share { memory: self, priority, bytes: 0, registered: None }
+    /// Counts `bytes` for a request of band `priority`.
+    pub(crate) fn hold(self: &Arc<Self>, priority: Priority, bytes: u64) -> Result<Share, OutOfMemory> {
+        let (give_up, given_up) = oneshot::channel();
+        let mut books = self.lock();
+        books.make_room(self.budget, bytes, priority)?;
+        let serial = books.next_serial;
+        books.next_serial += 1;
+        books.used += bytes;
+        let band = books.bands.entry(priority).or_default();
+        band.bytes += bytes;
+        band.holders.insert(serial, Holder { bytes, give_up });
+        drop(books);
+        Ok(Share { memory: Arc::clone(self), priority, serial, given_up })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Register> {
-        self.register.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Counts `more` bytes if that stays within the budget.
-    fn try_take(&self, more: u64) -> bool {
-        let take = |used: u64| used.checked_add(more).filter(|&sum| sum <= self.budget);
-        self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
-    /// Counts `more` bytes after giving up as many holders below `priority` as that needs; none if it is no use.
-    fn take_from_lower(&self, more: u64, priority: Priority) -> Result<(), OutOfMemory> {
-        let mut register = self.lock();
-        let lower = ..(priority, Reverse(u64::MAX));
-        let freeable: u64 = register.holders.range(lower).map(|(_, holder)| holder.bytes).sum();
-        let needed = self.used.load(Ordering::Relaxed).saturating_add(more).saturating_sub(self.budget);
+impl Books {
+    /// Gives up as many holders below `priority` as `more` bytes need; none if that would be no use.
+    fn make_room(&mut self, budget: u64, more: u64, priority: Priority) -> Result<(), OutOfMemory> {
+        let mut needed = self.used.saturating_add(more).saturating_sub(budget);
+        let freeable: u64 = self.bands.range(..priority).map(|(_, band)| band.bytes).sum();
         if needed > freeable {
             return Err(OutOfMemory);
         }
-        while !self.try_take(more) {
-            let Some(lowest) = register.holders.first_entry().filter(|entry| entry.key().0 < priority) else {
-                return Err(OutOfMemory);
-            };
-            let Holder { bytes, give_up } = lowest.remove();
-            // Its bytes are gone in a moment; the room is the newcomer's now.
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
-            // Nobody listens if it has just ended by itself.
-            give_up.send(()).unwrap_or_default();
+        while needed > 0 {
+            let Some(freed) = self.give_up_lowest() else { return Err(OutOfMemory) };
+            needed = needed.saturating_sub(freed);
         }
         Ok(())
+    }
+
+    /// Takes the bytes of the newest holder of the lowest band off the books, and tells how many. They are gone in a
+    /// moment; the room is the newcomer's now.
+    fn give_up_lowest(&mut self) -> Option<u64> {
+        let mut lowest = self.bands.first_entry()?;
+        let band = lowest.get_mut();
+        let (_, Holder { bytes, give_up }) = band.holders.pop_last()?;
+        band.bytes -= bytes;
+        self.used -= bytes;
+        if band.holders.is_empty() {
+            lowest.remove();
+        }
+        // Nobody listens if it has just ended by itself.
+        give_up.send(()).unwrap_or_default();
+        Some(bytes)
+    }
+
+    /// Notes that a holder has `bytes` now. False if it was given up.
+    fn settle(&mut self, priority: Priority, serial: u64, bytes: u64) -> bool {
+        let Some(band) = self.bands.get_mut(&priority) else { return false };
+        let Some(holder) = band.holders.get_mut(&serial) else { return false };
+        let before = std::mem::replace(&mut holder.bytes, bytes);
+        band.bytes = band.bytes - before + bytes;
+        self.used = self.used - before + bytes;
+        true
+    }
+
+    /// The bytes of a holder; none if it was given up.
+    fn held(&self, priority: Priority, serial: u64) -> Option<u64> {
+        Some(self.bands.get(&priority)?.holders.get(&serial)?.bytes)
+    }
+
+    fn remove(&mut self, priority: Priority, serial: u64) {
+        if self.settle(priority, serial, 0)
+            && let Some(band) = self.bands.get_mut(&priority)
+        {
+            band.holders.remove(&serial);
+            if band.holders.is_empty() {
+                self.bands.remove(&priority);
+            }
+        }
     }
 }
 
@@ -94,90 +132,29 @@ impl BodyMemory {
 pub(crate) struct Share {
     memory: Arc<BodyMemory>,
     priority: Priority,
-    bytes: u64,
-    registered: Option<Registered>,
-}
-
-#[derive(Debug)]
-struct Registered {
-    key: Key,
+    serial: u64,
     given_up: oneshot::Receiver<()>,
 }
 
 impl Share {
     /// The request holds `bytes` now.
     pub(crate) fn resize(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
-        if let Some(registered) = &self.registered {
-            let mut register = self.memory.lock();
-            // It was given up, and its bytes are no longer counted.
-            let Some(holder) = register.holders.get_mut(&registered.key) else { return Err(OutOfMemory) };
-            if bytes <= holder.bytes {
-                self.memory.used.fetch_sub(holder.bytes - bytes, Ordering::Relaxed);
-                holder.bytes = bytes;
-                self.bytes = bytes;
-                return Ok(());
-            }
-        } else if bytes <= self.bytes {
-            self.memory.used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
-            self.bytes = bytes;
-            return Ok(());
-        }
-        let more = bytes - self.bytes;
-        if !self.memory.try_take(more) {
-            self.memory.take_from_lower(more, self.priority)?;
-        }
-        self.settle(bytes)
+        let mut books = self.memory.lock();
+        let held = books.held(self.priority, self.serial).ok_or(OutOfMemory)?;
+        books.make_room(self.memory.budget, bytes.saturating_sub(held), self.priority)?;
+        if books.settle(self.priority, self.serial, bytes) { Ok(()) } else { Err(OutOfMemory) }
     }
 
-    /// Notes that the budget was charged for `bytes` in all.
-    fn settle(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
-        let before = std::mem::replace(&mut self.bytes, bytes);
-        match &self.registered {
-            None if bytes < LARGE => {}
-            None => {
-                let mut register = self.memory.lock();
-                let (give_up, given_up) = oneshot::channel();
-                let key = (self.priority, Reverse(register.next_serial));
-                register.next_serial += 1;
-                register.holders.insert(key, Holder { bytes, give_up });
-                self.registered = Some(Registered { key, given_up });
-            }
-            Some(registered) => {
-                let mut register = self.memory.lock();
-                let Some(holder) = register.holders.get_mut(&registered.key) else {
-                    // Given up in the meantime: what was charged before is not counted any more.
-                    self.memory.used.fetch_sub(bytes - before, Ordering::Relaxed);
-                    self.bytes = 0;
-                    return Err(OutOfMemory);
-                };
-                holder.bytes = bytes;
-            }
-        }
-        Ok(())
-    }
-
-    /// Ready when the bytes are needed for more urgent work; never for a request that holds few.
+    /// Ready when the bytes are needed for more urgent work.
     pub(crate) async fn given_up(&mut self) {
-        match &mut self.registered {
-            // An error means the same: nobody counts the bytes any more.
-            Some(registered) => (&mut registered.given_up).await.unwrap_or_default(),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// [`Share::given_up`] may become ready.
-    pub(crate) const fn is_registered(&self) -> bool {
-        self.registered.is_some()
+        // An error means the same: nobody counts the bytes any more.
+        (&mut self.given_up).await.unwrap_or_default();
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let counted = match self.registered.take() {
-            Some(Registered { key, .. }) => self.memory.lock().holders.remove(&key).map_or(0, |holder| holder.bytes),
-            None => self.bytes,
-        };
-        self.memory.used.fetch_sub(counted, Ordering::Relaxed);
+        self.memory.lock().remove(self.priority, self.serial);
     }
 }
 

@@ -12,13 +12,15 @@ fn memory(budget: u64) -> Arc<BodyMemory> {
 }
 
 fn share(memory: &Arc<BodyMemory>, priority: i32, bytes: u64) -> Share {
-    let mut share = Arc::clone(memory).share(Priority(priority));
-    share.resize(bytes).unwrap();
-    share
+    memory.hold(Priority(priority), bytes).unwrap()
+}
+
+fn is_out_of_memory(memory: &Arc<BodyMemory>, priority: i32, bytes: u64) -> bool {
+    memory.hold(Priority(priority), bytes).is_err()
 }
 
 fn used(memory: &BodyMemory) -> u64 {
-    memory.used.load(Ordering::Relaxed)
+    memory.lock().used
 }
 
 fn is_given_up(share: &mut Share) -> bool {
@@ -30,9 +32,8 @@ fn is_given_up(share: &mut Share) -> bool {
 fn what_is_held_counts_until_it_is_dropped() {
     let memory = memory(1_000 * KIB);
     let mut small = share(&memory, 0, 10);
-    let mut large = share(&memory, 0, 100 * KIB);
+    let mut large = share(&memory, -1, 100 * KIB);
     assert_eq!(used(&memory), 100 * KIB + 10);
-    assert!(!small.is_registered() && large.is_registered());
     small.resize(20).unwrap();
     large.resize(120 * KIB).unwrap();
     assert_eq!(used(&memory), 120 * KIB + 20);
@@ -41,15 +42,16 @@ fn what_is_held_counts_until_it_is_dropped() {
     assert_eq!(used(&memory), 6);
     drop((small, large));
     assert_eq!(used(&memory), 0);
-    assert!(memory.lock().holders.is_empty());
+    assert!(memory.lock().bands.is_empty());
 }
 
 #[test]
 fn the_budget_is_exact() {
     let memory = memory(100 * KIB);
     let held = share(&memory, 0, 99 * KIB);
+    assert!(is_out_of_memory(&memory, 0, KIB + 1), "not for one of the same band");
     let mut newcomer = share(&memory, 0, KIB);
-    assert_eq!(newcomer.resize(KIB + 1), Err(OutOfMemory), "not for one of the same band");
+    assert_eq!(newcomer.resize(KIB + 1), Err(OutOfMemory));
     assert_eq!(used(&memory), 100 * KIB);
     drop(held);
     assert_eq!(newcomer.resize(100 * KIB), Ok(()));
@@ -66,7 +68,7 @@ fn the_lowest_band_goes_first_and_in_it_the_newest() {
     let given_up = [&mut old, &mut new, &mut middle, &mut equal].map(is_given_up);
     assert_eq!(given_up, [false, true, false, false]);
     assert_eq!(used(&memory), 301 * KIB);
-    assert_eq!(new.resize(101 * KIB), Err(OutOfMemory), "it is no longer counted");
+    assert_eq!(new.resize(1), Err(OutOfMemory), "it is no longer counted");
     drop(new);
     assert_eq!(used(&memory), 301 * KIB, "nor is it taken off twice");
 
@@ -81,22 +83,24 @@ fn nobody_goes_if_that_would_not_help() {
     let memory = memory(300 * KIB);
     let mut low = share(&memory, -1, 100 * KIB);
     let _high = share(&memory, 5, 200 * KIB);
-    let mut newcomer = Arc::clone(&memory).share(Priority(0));
-    assert_eq!(newcomer.resize(101 * KIB), Err(OutOfMemory));
-    assert!(!is_given_up(&mut low));
-    assert_eq!(used(&memory), 300 * KIB);
-    assert_eq!(newcomer.resize(u64::MAX), Err(OutOfMemory));
-    newcomer.resize(100 * KIB).unwrap();
+    for bytes in [101 * KIB, u64::MAX] {
+        assert!(is_out_of_memory(&memory, 0, bytes));
+        assert!(!is_given_up(&mut low));
+        assert_eq!(used(&memory), 300 * KIB);
+    }
+    let _newcomer = share(&memory, 0, 100 * KIB);
     assert!(is_given_up(&mut low));
 }
 
 #[test]
-fn small_bodies_are_left_alone() {
-    let memory = memory(100 * KIB);
-    let mut small = share(&memory, -1, 64 * KIB - 1);
-    let mut newcomer = Arc::clone(&memory).share(Priority(0));
-    assert_eq!(newcomer.resize(64 * KIB), Err(OutOfMemory));
-    assert!(!is_given_up(&mut small));
+fn small_bodies_of_lower_bands_make_room() {
+    let memory = memory(1_000);
+    let mut batch: Vec<Share> = (0..1_000).map(|_| share(&memory, -1, 1)).collect();
+    assert!(is_out_of_memory(&memory, -1, 1), "the budget is full");
+    let _premium = share(&memory, 100, 3);
+    let given_up: Vec<usize> = (0..1_000).filter(|&index| is_given_up(&mut batch[index])).collect();
+    assert_eq!(given_up, [997, 998, 999], "no more than it takes");
+    assert_eq!(used(&memory), 1_000);
 }
 
 proptest! {
@@ -108,22 +112,26 @@ proptest! {
             if size < 20 {
                 shares[slot] = None;
             } else {
-                let share = shares[slot].get_or_insert_with(|| Arc::clone(&memory).share(Priority(priority)));
-                if share.resize(size * KIB).is_err() {
-                    shares[slot] = None;
-                }
+                let priority = Priority(priority);
+                shares[slot] = match shares[slot].take() {
+                    None => memory.hold(priority, size * KIB).ok(),
+                    Some(mut share) => share.resize(size * KIB).is_ok().then_some(share),
+                };
             }
             for share in &mut shares {
                 if share.as_mut().is_some_and(is_given_up) {
                     *share = None;
                 }
             }
-            let held: u64 = shares.iter().flatten().map(|share| share.bytes).sum();
-            prop_assert_eq!(used(&memory), held);
+            let books = memory.lock();
+            let of = |share: &Share| books.held(share.priority, share.serial);
+            let held: u64 = shares.iter().flatten().filter_map(of).sum();
+            prop_assert_eq!(books.used, held);
+            prop_assert_eq!(books.bands.values().map(|band| band.bytes).sum::<u64>(), held);
             prop_assert!(held <= 300 * KIB);
         }
         drop(shares);
         prop_assert_eq!(used(&memory), 0);
-        prop_assert!(memory.lock().holders.is_empty());
+        prop_assert!(memory.lock().bands.is_empty());
     }
 }

@@ -48,8 +48,9 @@ pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> In
         Some(Request::ResponseHeaders(part)) => {
             let headers = headers(part.headers);
             let served = metadata.and_then(served_metadata).or_else(|| headers.last_str(SERVED)?.trim().parse().ok());
-            let (details, upstream) = attributes.values().find_map(code_details).unwrap_or_default();
-            let origin = Origin { details, upstream, served };
+            // Under the name that the filter has in the proxy's configuration.
+            let details = attributes.values().find_map(|part| text(part, "response.code_details"));
+            let origin = Origin { details: details.map(str::to_owned), served };
             Message::ResponseHeaders { headers, end_of_stream: part.end_of_stream, origin }
         }
         Some(Request::ResponseBody(part)) => {
@@ -66,14 +67,6 @@ pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> In
         revocable: false,
         message,
     }
-}
-
-/// How a response came about, and whether an endpoint was asked for it. The proxy tells under the name that its filter
-/// has in the configuration.
-fn code_details(attributes: &Struct) -> Option<(Option<String>, bool)> {
-    let details = text(attributes, "response.code_details")?;
-    let upstream = text(attributes, "upstream.address").is_some_and(|address| !address.is_empty());
-    Some((Some(details.to_owned()), upstream))
 }
 
 fn served_metadata(metadata: &Metadata) -> Option<SocketAddr> {

@@ -60,7 +60,7 @@ pub(crate) struct Driver {
     revoked: Option<Time>,
     /// What its prompt is taken for.
     prompt_estimate: u64,
-    /// The bytes of the body that is held.
+    /// The bytes of the request that are held.
     body: Option<Share>,
     labels: Labels,
     in_flight: Option<InFlight>,
@@ -77,7 +77,7 @@ impl fmt::Debug for Driver {
 /// What a stream waits for.
 enum Event {
     Inbound(Result<Option<ProcessingRequest>, Status>),
-    /// The bytes that the body takes are needed for more urgent work.
+    /// The bytes that the request takes are needed for more urgent work.
     GivenUp,
     /// The process is about to end.
     Ending,
@@ -179,7 +179,7 @@ impl Driver {
             biased;
             message = inbound.message() => Event::Inbound(message),
             () = async { body.as_mut().expect("guarded").given_up().await },
-                if body.as_ref().is_some_and(Share::is_registered) => Event::GivenUp,
+                if body.is_some() => Event::GivenUp,
             _ = async { ending.as_mut().expect("guarded").wait_for(|ending| *ending).await.map(drop) },
                 if ending.is_some() && is_reading => Event::Ending,
             routed = async { routing.as_mut().expect("guarded").await }, if routing.is_some() => Event::Routed(routed),
@@ -255,7 +255,7 @@ impl Driver {
             Err(rejection) => Err(rejection.into()),
         };
         self.queued(outcome);
-        self.session.on_routed(result, &mut self.actions);
+        self.session.on_routed(self.shared.clock.now(), result, &mut self.actions);
     }
 
     fn act(&mut self) {
@@ -296,7 +296,7 @@ impl Driver {
                 Action::Close(close) => self.close = Some(close),
             }
         }
-        // What was asked for on the way, because there is no memory for the body.
+        // What was asked for on the way, because there is no memory for the request.
         let further = std::mem::replace(&mut self.actions, actions);
         if !further.is_empty() {
             self.actions.extend(further);
@@ -304,15 +304,17 @@ impl Driver {
         }
     }
 
-    /// Counts the bytes of the body that is held. A request that there is no room for is refused.
+    /// Counts the bytes of the request that are held. One that there is no room for is refused.
     fn hold(&mut self, bytes: u64) {
         if bytes == 0 {
             self.body = None;
             return;
         }
-        let priority = self.priority;
-        let share = self.body.get_or_insert_with(|| Arc::clone(&self.shared.body_memory).share(priority));
-        if share.resize(bytes).is_err() {
+        let held = match &mut self.body {
+            Some(share) => share.resize(bytes),
+            None => self.shared.body_memory.hold(self.priority, bytes).map(|share| self.body = Some(share)),
+        };
+        if held.is_err() {
             self.refuse_body();
         }
     }
@@ -323,6 +325,10 @@ impl Driver {
     }
 
     fn start_routing(&mut self, intent: Intent) {
+        // There was no memory for it, a moment ago.
+        if self.session.is_over() {
+            return;
+        }
         let Some(identity) = self.identity.take() else { return };
         self.labels.name_model(&intent.request);
         self.queues = self.shared.router.queues(intent.header_only);

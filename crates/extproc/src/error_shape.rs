@@ -81,7 +81,9 @@ fn is_grpc(content_type: &str) -> bool {
 
 const fn openai_type(code: Code) -> &'static str {
     match code {
-        Code::BadRequest | Code::PayloadTooLarge | Code::RequestTimeout => "invalid_request_error",
+        Code::BadRequest | Code::PayloadTooLarge | Code::RequestTimeout | Code::HeadersTooLarge => {
+            "invalid_request_error"
+        }
         Code::ResourceExhausted => "rate_limit_error",
         Code::ServiceUnavailable => "service_unavailable_error",
         Code::Internal | Code::GatewayTimeout => "server_error",
@@ -90,7 +92,7 @@ const fn openai_type(code: Code) -> &'static str {
 
 const fn anthropic_type(code: Code) -> &'static str {
     match code {
-        Code::BadRequest => "invalid_request_error",
+        Code::BadRequest | Code::HeadersTooLarge => "invalid_request_error",
         Code::PayloadTooLarge => "request_too_large",
         Code::ResourceExhausted => "rate_limit_error",
         Code::ServiceUnavailable => "overloaded_error",

@@ -53,8 +53,6 @@ pub(crate) enum Message {
 pub(crate) struct Origin {
     /// The proxy's word for how the response came about (`response.code_details`).
     pub(crate) details: Option<String>,
-    /// The proxy has talked to an endpoint (`upstream.address`).
-    pub(crate) upstream: bool,
     /// The endpoint that served, where it may be another one than the first that was named.
     pub(crate) served: Option<SocketAddr>,
 }

@@ -57,15 +57,18 @@ pub(crate) enum Tail {
 #[derive(Debug)]
 pub(crate) enum Held {
     Bytes(BytesMut),
-    /// So many messages to be answered.
-    Messages(u32),
+    /// So many messages to be answered, of so many bytes.
+    Messages {
+        count: u32,
+        bytes: u64,
+    },
 }
 
 impl Held {
     pub(crate) fn of(answer: Answer) -> Self {
         match answer {
             Answer::Echo => Self::Bytes(BytesMut::new()),
-            Answer::AsIs => Self::Messages(0),
+            Answer::AsIs => Self::Messages { count: 0, bytes: 0 },
         }
     }
 }
@@ -75,6 +78,31 @@ impl Held {
 pub(crate) struct Rest {
     pub(crate) answer: Answer,
     pub(crate) ended: bool,
+    /// Bytes of the body that came so far.
+    pub(crate) bytes: u64,
+    /// When the last part of a body came of which the proxy shows every part. None where no part has to come.
+    pub(crate) progress: Option<Time>,
+}
+
+impl Rest {
+    /// All of the request was here.
+    pub(crate) const fn ended(answer: Answer) -> Self {
+        Self { answer, ended: true, bytes: 0, progress: None }
+    }
+
+    /// A part of the body came.
+    pub(crate) fn came(&mut self, now: Time, bytes: usize, end_of_stream: bool) {
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        self.progress = self.progress.map(|_| now);
+        if end_of_stream {
+            self.end();
+        }
+    }
+
+    pub(crate) const fn end(&mut self) {
+        self.ended = true;
+        self.progress = None;
+    }
 }
 
 /// How the messages of a body are answered.

@@ -38,6 +38,7 @@ pub(crate) enum Code {
     RequestTimeout,
     PayloadTooLarge,
     ResourceExhausted,
+    HeadersTooLarge,
     Internal,
     ServiceUnavailable,
     GatewayTimeout,
@@ -50,6 +51,7 @@ impl Code {
             Self::RequestTimeout => "RequestTimeout",
             Self::PayloadTooLarge => "PayloadTooLarge",
             Self::ResourceExhausted => "ResourceExhausted",
+            Self::HeadersTooLarge => "RequestHeaderFieldsTooLarge",
             Self::Internal => "Internal",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::GatewayTimeout => "GatewayTimeout",
@@ -62,6 +64,7 @@ impl Code {
             Self::RequestTimeout => 408,
             Self::PayloadTooLarge => 413,
             Self::ResourceExhausted => 429,
+            Self::HeadersTooLarge => 431,
             Self::Internal => 500,
             Self::ServiceUnavailable => 503,
             Self::GatewayTimeout => 504,
@@ -73,7 +76,7 @@ impl Code {
         match self {
             Self::BadRequest => tonic::Code::InvalidArgument,
             Self::RequestTimeout | Self::GatewayTimeout => tonic::Code::DeadlineExceeded,
-            Self::PayloadTooLarge | Self::ResourceExhausted => tonic::Code::ResourceExhausted,
+            Self::PayloadTooLarge | Self::ResourceExhausted | Self::HeadersTooLarge => tonic::Code::ResourceExhausted,
             Self::Internal => tonic::Code::Internal,
             Self::ServiceUnavailable => tonic::Code::Unavailable,
         }
@@ -102,6 +105,10 @@ impl Refusal {
         Self::new(Code::PayloadTooLarge, format!("the request body is larger than {limit} bytes"))
     }
 
+    pub(crate) fn headers_too_large(limit: u64) -> Self {
+        Self::new(Code::HeadersTooLarge, format!("the request headers are larger than {limit} bytes"))
+    }
+
     /// The body of the request stopped arriving.
     pub(crate) fn body_stalled(limit: Duration) -> Self {
         Self::new(Code::RequestTimeout, format!("nothing of the request body arrived for {}s", limit.as_secs_f64()))
@@ -114,10 +121,10 @@ impl Refusal {
         Self::new(Code::PayloadTooLarge, what)
     }
 
-    /// There is no room for the body.
+    /// There is no room for the request.
     pub(crate) fn out_of_body_memory(retry_after: u64) -> Self {
         let reason = Some(DropReason::RejectedSaturated);
-        let what = "too many bytes of request bodies wait already";
+        let what = "too many bytes of requests wait already";
         Self { reason, retry_after: Some(retry_after), ..Self::new(Code::ResourceExhausted, what) }
     }
 

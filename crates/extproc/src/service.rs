@@ -29,11 +29,13 @@ use crate::trailer_watch::TrailerWatch;
 /// What the service is told at start.
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
+    /// Larger request headers are refused with 431.
+    pub max_request_headers: u64,
     /// A larger request body is refused with 413.
     pub max_request_body: u64,
     /// A request whose body stops arriving for so long is refused with 408; zero: never.
     pub body_progress_timeout: Duration,
-    /// Bytes of request bodies that may wait here, in all.
+    /// Bytes of requests, headers and bodies, that may wait here, in all.
     pub body_memory: u64,
     pub refusal_style: RefusalStyle,
     /// Refusals say when to come back, where that makes sense.
@@ -105,6 +107,7 @@ pub(crate) struct Shared {
 impl Service {
     pub fn new(router: Arc<Router>, clock: Arc<dyn Clock>, metrics: Metrics, settings: ServiceSettings) -> Self {
         let ServiceSettings {
+            max_request_headers,
             max_request_body,
             body_progress_timeout,
             body_memory,
@@ -129,6 +132,7 @@ impl Service {
             Bodies::Headers => Wanted::default(),
         };
         let session_settings = SessionSettings {
+            max_request_headers,
             max_request_body,
             body_progress_timeout,
             refusal_style,

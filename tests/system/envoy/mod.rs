@@ -8,7 +8,7 @@ mod deaths;
 mod grpc;
 mod leaving;
 mod metadata;
-mod modes;
+pub(crate) mod modes;
 mod outside_full_duplex;
 mod raw_http2;
 mod timeouts;

@@ -23,7 +23,7 @@ const MODES: [&str; 4] = ["NONE", "STREAMED", "BUFFERED", "FULL_DUPLEX_STREAMED"
 const BUFFER: u32 = 4 << 20;
 
 /// The full-duplex template with other modes.
-pub(super) fn with_modes(request: &str, response: &str) -> Result<EnvoyConfig> {
+pub(crate) fn with_modes(request: &str, response: &str) -> Result<EnvoyConfig> {
     let mut envoy = EnvoyConfig::from_template(Template::FullDuplex)?;
     envoy.put(Part::ProcessingMode, "request_body_mode", request)?;
     envoy.put(Part::ProcessingMode, "response_body_mode", response)?;

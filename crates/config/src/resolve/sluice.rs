@@ -34,10 +34,14 @@ impl Resolver<'_, '_> {
             drain,
             metrics,
         } = raw;
-        if limits.max_request_body == ByteSize(0)
-            && let Some(node) = self.document.descend(Document::ROOT, &["sluice", "limits", "maxRequestBody"])
-        {
-            self.error(node, Remark::new("a limit of 0 would refuse every request").hint("write a size such as 64Mi"));
+        let sizes = [
+            ("maxRequestHeaders", limits.max_request_headers, "write a size such as 64Ki"),
+            ("maxRequestBody", limits.max_request_body, "write a size such as 64Mi"),
+        ];
+        for (key, _, hint) in sizes.into_iter().filter(|(_, size, _)| *size == ByteSize(0)) {
+            if let Some(node) = self.document.descend(Document::ROOT, &["sluice", "limits", key]) {
+                self.error(node, Remark::new("a limit of 0 would refuse every request").hint(hint));
+            }
         }
         if let Some(flow_control) = flow_control {
             self.check_queue(&queue, flow_control);

@@ -77,6 +77,7 @@ schedulingProfiles:
 fn without_a_sluice_section_every_setting_has_its_default() {
     let settings = accept("{}").settings;
     assert_eq!(settings, Settings::default());
+    assert_eq!(settings.limits.max_request_headers, ByteSize(64 << 10));
     assert_eq!(settings.limits.max_request_body, ByteSize(64 << 20));
     assert_eq!(settings.limits.body_progress_timeout, Timeout(Duration::from_secs(60)));
     assert_eq!(settings.eviction.confirmation_timeout, Timeout(Duration::from_secs(1)));
@@ -105,7 +106,7 @@ sluice:
   dryRun: [ceilings, eviction]
   queue: {whenFull: displace, maxFlowsPerBand: 20}
   eviction: {midStream: event-then-end, victimOrder: most-slack, maxInFlightRevocations: 2, confirmationTimeout: 1m}
-  limits: {maxRequestBody: 1.5Mi, bodyProgressTimeout: 500ms, bodyMemory: 2e9}
+  limits: {maxRequestHeaders: 8Ki, maxRequestBody: 1.5Mi, bodyProgressTimeout: 500ms, bodyMemory: 2e9}
 ",
     )
     .settings;
@@ -143,6 +144,7 @@ sluice:
     assert_eq!(
         settings.limits,
         Limits {
+            max_request_headers: ByteSize(8 << 10),
             max_request_body: ByteSize(3 << 19),
             body_progress_timeout: Timeout(Duration::from_millis(500)),
             body_memory: ByteSize(2_000_000_000),

@@ -141,7 +141,7 @@ sluice:
   queue: {whenFull: displaced, maxFlowsPerBand: 0}
   eviction: {midStream: reset-now, victimOrder: oldest, confirmationTimeout: 1}
   refusals: {body: json, retryAfter: sometimes}
-  limits: {maxRequestBody: 0, bodyProgressTimeout: -1s, bodyMemory: lots}
+  limits: {maxRequestBody: 0, bodyProgressTimeout: -1s, bodyMemory: lots, maxRequestHeaders: 0}
   reload: {enable: true}
   drain: {queued: handover}
   metrics: {maxTenants: -1}
@@ -169,6 +169,7 @@ sluice:
     c.yaml:15:28: sluice.limits.maxRequestBody: a limit of 0 would refuse every request; write a size such as 64Mi
     c.yaml:15:52: sluice.limits.bodyProgressTimeout: -1s is negative, it must be zero or more
     c.yaml:15:69: sluice.limits.bodyMemory: invalid quantity "lots": it has no digits
+    c.yaml:15:94: sluice.limits.maxRequestHeaders: a limit of 0 would refuse every request; write a size such as 64Ki
     c.yaml:16:12: sluice.reload.enable: unknown field "enable", did you mean "enabled"?
     c.yaml:17:19: sluice.drain.queued: unknown value "handover", did you mean "hand-over"?
     c.yaml:18:25: sluice.metrics.maxTenants: expected a whole number from 0 to 4294967295, found the number -1

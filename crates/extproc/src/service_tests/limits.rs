@@ -28,33 +28,34 @@ async fn a_body_that_stops_arriving_is_answered() {
 }
 
 #[tokio::test]
-async fn bodies_that_wait_share_a_budget() {
+async fn requests_that_wait_share_a_budget() {
     const HALF: usize = 60 << 10;
     let settings = ServiceSettings { body_memory: 2 * HALF as u64, ..settings() };
     let picking = Picking::start_with(settings, |_| Gatekeeper::Open).await;
-    let (first, second) = (vec![b' '; HALF], vec![b' '; HALF + 1]);
-    let holder = picking.open_waiting(vec![request_headers(), request_piece(first, false)]).await;
-    let mut newcomer = picking.open(vec![request_headers(), request_piece(second, false)]).await.unwrap();
+    let holder = picking.open_waiting(vec![request_headers(), request_piece(vec![b' '; HALF], false)]).await;
+    let mut newcomer = picking.open(vec![request_headers(), request_piece(vec![b' '; HALF], false)]).await.unwrap();
     let (status, body) = newcomer.refusal().await;
-    assert_eq!(status, 429);
+    assert_eq!(status, 429, "the headers count as well");
     assert!(body.contains("rejected-saturated"), "{body}");
 
     holder.abort();
     picking.idle().await;
-    let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(2 * HALF - 20)).into_bytes();
+    let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(2 * HALF - 100)).into_bytes();
     let mut proxy = picking.open(vec![request_headers(), request_piece(body, true)]).await.unwrap();
     proxy.answer().await;
 }
 
+/// However small they are.
 #[tokio::test]
-async fn a_large_body_of_a_lower_band_is_given_up_for_a_higher_one() {
-    const LARGE: usize = 70 << 10;
-    let settings = ServiceSettings { body_memory: 2 * LARGE as u64, ..settings() };
-    let picking = Picking::start_with(settings, |_| Gatekeeper::Open).await;
-    let batch = request_headers_with(&[("x-llm-d-inference-objective", "batch")]);
-    let holder = picking.open_waiting(vec![batch, request_piece(vec![b' '; LARGE], false)]).await;
-    let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(LARGE)).into_bytes();
-    let mut newcomer = picking.open(vec![request_headers(), request_piece(body, true)]).await.unwrap();
-    assert!(matches!(newcomer.answer().await, Answer::RequestHeaders(_)));
-    assert_eq!(holder.await.unwrap().unwrap().refusal().await.0, 429);
+async fn bodies_of_a_lower_band_are_given_up_for_a_higher_one() {
+    for size in [100, 70 << 10] {
+        let settings = ServiceSettings { body_memory: 2 * size as u64 + 100, ..settings() };
+        let picking = Picking::start_with(settings, |_| Gatekeeper::Open).await;
+        let batch = request_headers_with(&[("x-llm-d-inference-objective", "batch")]);
+        let holder = picking.open_waiting(vec![batch, request_piece(vec![b' '; size], false)]).await;
+        let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(size)).into_bytes();
+        let mut newcomer = picking.open(vec![request_headers(), request_piece(body, true)]).await.unwrap();
+        assert!(matches!(newcomer.answer().await, Answer::RequestHeaders(_)));
+        assert_eq!(holder.await.unwrap().unwrap().refusal().await.0, 429, "{size}");
+    }
 }

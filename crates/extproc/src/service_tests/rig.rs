@@ -263,6 +263,7 @@ pub(super) fn one_at_a_time_evicting(table: &EndpointTable, eviction: Option<Evi
 
 pub(super) fn settings() -> ServiceSettings {
     ServiceSettings {
+        max_request_headers: 64 << 10,
         max_request_body: 1 << 20,
         body_progress_timeout: Duration::from_secs(60),
         body_memory: 1 << 20,

@@ -44,6 +44,8 @@ use crate::session::revocation::Revocation;
 /// What the settings say about every session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionSettings {
+    /// Larger request headers are refused with 431.
+    pub(crate) max_request_headers: u64,
     /// A larger request body is refused with 413.
     pub(crate) max_request_body: u64,
     /// A request whose body stops arriving for so long is refused with 408; zero: never.
@@ -64,6 +66,7 @@ pub(crate) struct SessionSettings {
 #[cfg(test)]
 impl SessionSettings {
     pub(crate) const TEST: Self = Self {
+        max_request_headers: 500,
         max_request_body: 1_000,
         body_progress_timeout: Duration::from_secs(60),
         refusal_style: RefusalStyle::Api,
@@ -123,6 +126,10 @@ pub(crate) struct Session {
     replied: bool,
     /// Bytes of the request that came.
     taken: u64,
+    /// Those of its headers.
+    header_bytes: u64,
+    /// It asks for another protocol, so that its body has neither a length nor a pace.
+    is_upgrade: bool,
     ended: bool,
     closed: bool,
 }
@@ -148,6 +155,8 @@ impl Session {
             revocation: None,
             replied: false,
             taken: 0,
+            header_bytes: 0,
+            is_upgrade: false,
             ended: false,
             closed: false,
         }
@@ -195,6 +204,11 @@ impl Session {
         if !self.closed && matches!(self.request, RequestPhase::Reading(_) | RequestPhase::Routing(_)) {
             self.refuse(refusal, actions);
         }
+    }
+
+    /// Nothing is to be done for the request any more.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.closed
     }
 
     /// The tokens reported so far.

@@ -33,6 +33,8 @@ impl Session {
             return;
         }
         self.take(headers.iter().map(|(name, value)| name.len() + value.len()).sum());
+        self.header_bytes = self.taken;
+        self.is_upgrade = is_upgrade(&headers);
         let path = path_of(&headers);
         self.api = api_of_path(path);
         self.error_shape = ErrorShape::of(path, &headers);
@@ -48,14 +50,15 @@ impl Session {
         let tail = match mode {
             _ if end_of_stream => Some(Tail::Whole { body: None, trailers: false }),
             BodyMode::None | BodyMode::Streamed => open(Answer::AsIs),
-            BodyMode::Buffered | BodyMode::BufferedPartial if is_upgrade(&headers) => open(Answer::AsIs),
-            BodyMode::FullDuplex | BodyMode::Other if is_upgrade(&headers) => open(Answer::Echo),
+            BodyMode::Buffered | BodyMode::BufferedPartial if self.is_upgrade => open(Answer::AsIs),
+            BodyMode::FullDuplex | BodyMode::Other if self.is_upgrade => open(Answer::Echo),
             _ => None,
         };
         let is_buffered = mode == BodyMode::Buffered;
         if is_buffered && tail.is_none() {
             self.reply(Reply::ContinueRequest, actions);
         }
+        actions.push(Action::Holding(self.header_bytes));
         self.request = RequestPhase::Reading(Reading {
             headers,
             received: now,
@@ -81,6 +84,10 @@ impl Session {
             actions.push(Action::Notice(Notice::RefusedMode { direction: "request", mode }));
             return Some(Refusal::body_mode("request", mode));
         }
+        let limit = self.settings.max_request_headers;
+        if self.header_bytes > limit {
+            return Some(Refusal::headers_too_large(limit));
+        }
         let limit = self.settings.max_request_body;
         content_length(headers).filter(|&length| length > limit).map(|_| Refusal::body_too_large(limit))
     }
@@ -95,39 +102,58 @@ impl Session {
     ) {
         self.take(chunk.len());
         let limit = self.settings.max_request_body;
+        let header_bytes = self.header_bytes;
+        // Only what the client has not got an answer to yet can be refused.
+        let is_bounded = !self.is_upgrade && matches!(self.response, ResponsePhase::Waiting);
         match &mut self.request {
             RequestPhase::Reading(reading) => {
                 reading.give_up = None;
                 reading.progress = now;
                 let is_buffered = reading.is_buffered;
-                if !append(&mut reading.body, chunk, limit, actions) {
+                if append(&mut reading.body, chunk, limit) {
+                    actions.push(Action::Holding(header_bytes + reading.body.len() as u64));
+                } else {
                     self.refuse(&Refusal::body_too_large(limit), actions);
-                } else if is_buffered {
+                    return;
+                }
+                if is_buffered {
                     self.route(now, Tail::Buffered { trailers: false }, random, actions);
                 } else if end_of_stream {
                     let body = Some(reading.body.split().freeze());
                     self.route(now, Tail::Whole { body, trailers: false }, random, actions);
                 }
             }
-            RequestPhase::Routing(Routing { tail: Tail::Open { held: Held::Messages(count), ended, .. }, .. }) => {
+            RequestPhase::Routing(Routing {
+                tail: Tail::Open { held: Held::Messages { count, bytes }, ended, .. },
+                ..
+            }) => {
                 *count = count.saturating_add(1);
+                *bytes = bytes.saturating_add(chunk.len() as u64);
                 *ended |= end_of_stream;
+                if *bytes > limit && is_bounded {
+                    self.refuse(&Refusal::body_too_large(limit), actions);
+                }
             }
             RequestPhase::Routing(Routing { tail: Tail::Open { held: Held::Bytes(body), ended, .. }, .. })
                 if !*ended =>
             {
                 *ended = end_of_stream;
-                if !append(body, chunk, limit, actions) {
+                if append(body, chunk, limit) {
+                    actions.push(Action::Holding(header_bytes + body.len() as u64));
+                } else {
                     self.refuse(&Refusal::body_too_large(limit), actions);
                 }
             }
-            RequestPhase::Sent(Rest { answer: Answer::AsIs, ended }) => {
-                *ended |= end_of_stream;
-                self.reply(Reply::RequestBodyAsIs, actions);
-            }
-            RequestPhase::Sent(Rest { answer: Answer::Echo, ended }) if !*ended => {
-                *ended = end_of_stream;
-                self.reply_pieces(chunk, end_of_stream, Reply::RequestBody, actions);
+            RequestPhase::Sent(rest) if rest.answer == Answer::AsIs || !rest.ended => {
+                let answer = rest.answer;
+                rest.came(now, chunk.len(), end_of_stream);
+                if rest.bytes > limit && is_bounded {
+                    self.refuse(&Refusal::body_too_large(limit), actions);
+                } else if answer == Answer::AsIs {
+                    self.reply(Reply::RequestBodyAsIs, actions);
+                } else {
+                    self.reply_pieces(chunk, end_of_stream, Reply::RequestBody, actions);
+                }
             }
             // An end that was told already.
             RequestPhase::Sent(_) | RequestPhase::Routing(_) if chunk.is_empty() => {}
@@ -163,7 +189,7 @@ impl Session {
                 }
             }
             RequestPhase::Sent(rest) => {
-                rest.ended = true;
+                rest.end();
                 self.reply(Reply::RequestTrailers, actions);
             }
             RequestPhase::Over => {}
@@ -196,7 +222,8 @@ impl Session {
             return;
         }
         if matches!(tail, Tail::Buffered { .. }) {
-            actions.push(Action::Holding(0));
+            // The proxy has the body.
+            actions.push(Action::Holding(self.header_bytes));
         }
 
         let sent_id = headers.last_str("x-request-id").filter(|id| !id.is_empty());
@@ -226,7 +253,7 @@ impl Session {
     }
 
     /// Takes the answer to [`Action::Route`].
-    pub(crate) fn on_routed(&mut self, routed: Result<String, Refusal>, actions: &mut Vec<Action>) {
+    pub(crate) fn on_routed(&mut self, now: Time, routed: Result<String, Refusal>, actions: &mut Vec<Action>) {
         if !matches!(self.request, RequestPhase::Routing(_)) {
             return;
         }
@@ -251,33 +278,36 @@ impl Session {
                 if let Some(body) = body {
                     // If trailers follow, they end the body.
                     self.reply_pieces(body, !trailers, Reply::RequestBody, actions);
-                    actions.push(Action::Holding(0));
                 }
-                (Rest { answer: Answer::Echo, ended: true }, trailers)
+                (Rest::ended(Answer::Echo), trailers)
             }
             Tail::Buffered { trailers } => {
                 self.reply(Reply::RequestBodyPlaced(mutation), actions);
-                (Rest { answer: Answer::AsIs, ended: true }, trailers)
+                (Rest::ended(Answer::AsIs), trailers)
             }
-            Tail::Open { held: Held::Messages(count), ended, trailers } => {
+            Tail::Open { held: Held::Messages { count, bytes }, ended, trailers } => {
                 self.reply(Reply::RequestHeaders(mutation), actions);
                 for _ in 0..count {
                     self.reply(Reply::RequestBodyAsIs, actions);
                 }
-                (Rest { answer: Answer::AsIs, ended: ended || trailers }, trailers)
+                let ended = ended || trailers;
+                let is_shown = self.request_mode() == BodyMode::Streamed && !self.is_upgrade;
+                let progress = (is_shown && !ended).then_some(now);
+                (Rest { answer: Answer::AsIs, ended, bytes, progress }, trailers)
             }
             Tail::Open { held: Held::Bytes(body), ended, trailers } => {
                 self.reply(Reply::RequestHeaders(mutation), actions);
+                let bytes = body.len() as u64;
                 if ended || !body.is_empty() {
                     self.reply_pieces(body.freeze(), ended && !trailers, Reply::RequestBody, actions);
-                    actions.push(Action::Holding(0));
                 }
-                (Rest { answer: Answer::Echo, ended: ended || trailers }, trailers)
+                (Rest { answer: Answer::Echo, ended: ended || trailers, bytes, progress: None }, trailers)
             }
         };
         if trailers {
             self.reply(Reply::RequestTrailers, actions);
         }
+        actions.push(Action::Holding(0));
         self.request = RequestPhase::Sent(rest);
     }
 
@@ -293,8 +323,8 @@ impl Session {
     }
 }
 
-/// Adds `chunk` to `body` and tells how much that makes, or tells that it is more than `limit`.
-fn append(body: &mut BytesMut, chunk: Bytes, limit: u64, actions: &mut Vec<Action>) -> bool {
+/// Adds `chunk` to `body`. False if that would make it longer than `limit`.
+fn append(body: &mut BytesMut, chunk: Bytes, limit: u64) -> bool {
     if (body.len() + chunk.len()) as u64 > limit {
         return false;
     }
@@ -304,6 +334,5 @@ fn append(body: &mut BytesMut, chunk: Bytes, limit: u64, actions: &mut Vec<Actio
     } else {
         body.extend_from_slice(&chunk);
     }
-    actions.push(Action::Holding(body.len() as u64));
     true
 }

@@ -12,6 +12,9 @@ use crate::phases::{Answer, RequestPhase, ResponsePhase};
 use crate::reject::Refusal;
 use crate::reply::Reply;
 
+/// What is said of a response of the proxy to a request without an endpoint, where the proxy says nothing of it.
+const BEFORE_PLACEMENT: &str = "the proxy answered before the request had an endpoint";
+
 impl Session {
     pub(super) fn on_response_headers(
         &mut self,
@@ -27,25 +30,28 @@ impl Session {
         }
         self.status = headers.last_str(":status").and_then(|status| status.parse().ok());
         let by_proxy = origin.is_proxy();
-        let Origin { details, upstream, served } = origin;
+        let Origin { details, served } = origin;
         match self.request {
             // The proxy sends responses only.
             RequestPhase::Waiting => self.request = RequestPhase::Over,
             RequestPhase::Sent(_) | RequestPhase::Over => {}
-            // Nobody but the proxy can have answered: the request is dead. Its reasons are better told from here, in the
-            // words of the API, as long as the client has seen nothing.
+            // Nobody but the proxy can have answered, whether it says so or not: the request is dead. Its reasons are better
+            // told from here, in the words of the API, as long as the client has seen nothing.
             RequestPhase::Reading(_) | RequestPhase::Routing(_) => {
                 let refusal = self.status.and_then(|status| Refusal::given_up_by_proxy(status, details.as_deref()));
-                if let Some(refusal) = refusal.filter(|_| !upstream) {
+                if let Some(refusal) = refusal {
                     self.refuse(&refusal, actions);
                     return;
                 }
                 self.leave_routing(actions);
                 self.request = RequestPhase::Over;
+                self.proxy_details = Some(details.clone().unwrap_or_else(|| BEFORE_PLACEMENT.to_owned()));
             }
         }
         if by_proxy {
             self.proxy_details = details;
+        } else if self.proxy_details.is_some() {
+            // No endpoint was asked, so none has served.
         } else if let Some(served) = served {
             actions.push(Action::Served(served));
         }

@@ -7,7 +7,7 @@ use sluice_core::{GoDuration, Headers, Time};
 use super::Session;
 use crate::action::{Action, Notice};
 use crate::message::BodyMode;
-use crate::phases::{Answer, Held, Reading, RequestPhase, Routing, Tail};
+use crate::phases::{Answer, Held, Reading, RequestPhase, ResponsePhase, Routing, Tail};
 use crate::reject::Refusal;
 use crate::reply::Reply;
 
@@ -35,8 +35,11 @@ impl Session {
         }
         match &self.request {
             RequestPhase::Reading(Reading { give_up: Some(time), .. }) => Some(*time),
-            RequestPhase::Reading(reading) => self.stalled_at(reading),
+            RequestPhase::Reading(reading) => self.stalled_at(reading.progress),
             RequestPhase::Routing(routing) => routing.extend,
+            RequestPhase::Sent(rest) if matches!(self.response, ResponsePhase::Waiting) => {
+                rest.progress.and_then(|progress| self.stalled_at(progress))
+            }
             RequestPhase::Waiting | RequestPhase::Sent(_) | RequestPhase::Over => None,
         }
     }
@@ -60,7 +63,7 @@ impl Session {
                     actions,
                 );
             }
-            RequestPhase::Reading(_) => {
+            RequestPhase::Reading(_) | RequestPhase::Sent(_) => {
                 let refusal = Refusal::body_stalled(self.settings.body_progress_timeout);
                 self.refuse(&refusal, actions);
             }
@@ -69,13 +72,14 @@ impl Session {
                 let left = until.map_or(LONGEST_WAIT, |until| until.saturating_since(now).saturating_add(MARGIN));
                 self.reply(Reply::Wait(left.min(LONGEST_WAIT)), actions);
             }
-            RequestPhase::Waiting | RequestPhase::Sent(_) | RequestPhase::Over => {}
+            RequestPhase::Waiting | RequestPhase::Over => {}
         }
     }
 
-    fn stalled_at(&self, reading: &Reading) -> Option<Time> {
+    /// When a body is given up whose last part came at `progress`.
+    fn stalled_at(&self, progress: Time) -> Option<Time> {
         let timeout = self.settings.body_progress_timeout;
-        (!timeout.is_zero()).then(|| reading.progress.saturating_add(timeout))
+        (!timeout.is_zero()).then(|| progress.saturating_add(timeout))
     }
 
     /// When to ask the proxy for patience, for a request that begins to wait at `now`. In full duplex the proxy measures

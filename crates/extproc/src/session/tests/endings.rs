@@ -151,6 +151,19 @@ fn what_else_the_proxy_answers_a_waiting_request_is_passed_on() {
     assert_eq!(script.body("late", false).placed().out(), "");
     assert_eq!(script.chunk("no", true).out(), "sb* end:error:proxy");
     assert_eq!(script.endings[0].remark, "rbac_access_denied");
+
+    // Nobody else can have answered, even where the proxy does not say so, or an endpoint is named.
+    for modes in [super::script::DUPLEX, BYPASS] {
+        for served in [None, Some("10.0.0.2:80".parse().unwrap())] {
+            let mut script = Script::with_modes(Some(modes));
+            script.chat().out();
+            script.response_from(&[(":status", "503")], false, Origin { details: None, served });
+            script.ends(InboundEnd::HalfClosed);
+            assert!(script.out().starts_with("stop sh end:error:proxy"));
+            assert_eq!(script.endings[0].remark, "the proxy answered before the request had an endpoint");
+            assert_eq!(script.served, None);
+        }
+    }
 }
 
 #[test]
@@ -159,14 +172,14 @@ fn an_error_that_the_proxy_made_up_is_not_the_model_servers() {
     for modes in [super::script::DUPLEX, BYPASS] {
         let mut script = Script::with_modes(Some(modes));
         script.chat().placed().out();
-        let origin = Origin { details: Some(refused.into()), upstream: true, served: None };
+        let origin = Origin { details: Some(refused.into()), served: None };
         script.response_from(&[(":status", "503")], false, origin);
         script.ends(InboundEnd::HalfClosed);
         assert!(script.out().starts_with("sh end:error:proxy"));
         assert_eq!(script.endings[0].remark, refused);
     }
     let mut script = Script::new();
-    let origin = Origin { details: Some("via_upstream".into()), upstream: true, served: None };
+    let origin = Origin { details: Some("via_upstream".into()), served: None };
     script.chat().placed().response_from(&[(":status", "503")], true, origin);
     assert_eq!(script.out(), "route rh rb* sh end:natural");
 }

@@ -27,9 +27,9 @@ fn only_a_body_that_is_missing_is_waited_for() {
     script.chat().out();
     assert_eq!(script.wait(1_000_000).placed().out(), "rh rb*", "a place in the queue has its own time");
     assert_eq!(script.wait(1_000_000).ok_response().out(), "sh");
-    let mut script = Script::with_modes(Some(modes(BodyMode::Streamed, BodyMode::None)));
+    let mut script = Script::with_modes(Some(modes(BodyMode::None, BodyMode::None)));
     script.post("/raw").placed().out();
-    assert_eq!(script.wait(1_000_000).out(), "", "not held here");
+    assert_eq!(script.wait(1_000_000).out(), "", "the proxy keeps it to itself");
     let settings = SessionSettings { body_progress_timeout: Duration::ZERO, ..SessionSettings::TEST };
     let mut script = Script::with_settings(settings, DUPLEX);
     script.post("/raw");
@@ -37,19 +37,67 @@ fn only_a_body_that_is_missing_is_waited_for() {
 }
 
 #[test]
-fn the_bytes_of_a_body_are_held_until_it_is_placed() {
+fn a_body_that_is_passed_on_piece_by_piece_is_bounded_as_well() {
+    let streamed = || {
+        let mut script = Script::with_modes(Some(modes(BodyMode::Streamed, BodyMode::None)));
+        script.post("/raw").placed().out();
+        script
+    };
+    let part = "x".repeat(600);
+    assert_eq!(streamed().body(&part, false).body(&part, false).out(), "rb. 413 end:PayloadTooLarge close");
+    assert_eq!(streamed().wait(59_999).body("x", false).wait(59_999).out(), "rb.");
+    assert_eq!(streamed().body("x", false).wait(60_000).out(), "rb. 408 end:RequestTimeout close");
+    // Not a complete one, and not one that the client has an answer to.
+    assert_eq!(streamed().body("x", true).wait(60_000).out(), "rb.");
+    assert_eq!(streamed().trailers().wait(60_000).out(), "rt");
+    assert_eq!(streamed().body(&part, false).ok_response().body(&part, false).wait(60_000).out(), "rb. sh rb.");
+
+    // Before it is placed, if the proxy does not wait.
+    let mut script = Script::with_modes(Some(modes(BodyMode::Streamed, BodyMode::None)));
+    script.post("/raw").body(&part, false).body(&part, false);
+    assert_eq!(script.out(), "route stop 413 end:PayloadTooLarge close");
+    // What follows an upgrade is no body.
+    for (mode, passed) in [(BodyMode::Streamed, "rb. rb."), (BodyMode::FullDuplex, "rb rb")] {
+        let mut script = Script::with_modes(Some(modes(mode, BodyMode::None)));
+        script.headers(&[(":path", "/v1/realtime"), ("upgrade", "websocket")], false).placed().out();
+        assert_eq!(script.body(&part, false).body(&part, false).wait(60_000).out(), passed);
+    }
+}
+
+#[test]
+fn headers_that_are_too_large_are_refused() {
+    for mode in [BodyMode::FullDuplex, BodyMode::Buffered, BodyMode::Streamed, BodyMode::None] {
+        let answer = |length: usize| {
+            let mut script = Script::with_modes(Some(modes(mode, BodyMode::None)));
+            script.headers(&[(":path", "/raw"), ("x", &"y".repeat(length))], true).out()
+        };
+        assert_eq!(answer(490), "route", "{mode:?}");
+        assert_eq!(answer(491), "431 end:RequestHeaderFieldsTooLarge close", "{mode:?}");
+    }
+}
+
+#[test]
+fn the_bytes_of_a_request_are_held_until_it_is_placed() {
     let mut script = Script::new();
     let (head, tail) = CHAT.split_at(10);
-    script.post("/v1/chat/completions").body(head, false);
-    assert_eq!(script.held, 10);
+    script.post("/v1/chat/completions");
+    let headers = script.held;
+    assert_eq!(headers, ":methodPOST:path/v1/chat/completionsx-request-idabc".len() as u64);
+    script.body(head, false);
+    assert_eq!(script.held, headers + 10);
     script.body(tail, true);
-    assert_eq!(script.held, CHAT.len() as u64);
+    assert_eq!(script.held, headers + CHAT.len() as u64);
     script.placed();
     assert_eq!(script.held, 0);
 
     let mut script = Script::new();
-    script.headers(&[(":path", "/v1/realtime"), ("upgrade", "websocket")], false).body("early", false);
-    assert_eq!(script.held, 5);
+    script.headers(&[(":path", "/v1/realtime"), ("upgrade", "websocket")], false);
+    let headers = script.held;
+    assert_eq!(script.body("early", false).held, headers + 5);
+    assert_eq!(script.placed().held, 0);
+    // Where the proxy keeps the body.
+    let mut script = Script::with_modes(Some(modes(BodyMode::None, BodyMode::None)));
+    assert!(script.post("/raw").held > 0);
     assert_eq!(script.placed().held, 0);
 }
 

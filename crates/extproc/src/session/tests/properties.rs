@@ -224,7 +224,7 @@ impl Hostile {
             14 => script.message(Message::ResponseTrailers),
             15 => script.wait(if flag { 150 } else { 100_000 }),
             16 => {
-                let origin = Origin { details: Some("via_upstream".into()), upstream: true, served: None };
+                let origin = Origin { details: Some("via_upstream".into()), served: None };
                 script.response_from(&[(":status", "500")], flag, origin)
             }
             17 => script.revoked(),

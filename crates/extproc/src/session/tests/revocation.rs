@@ -201,7 +201,7 @@ fn no_other_headers_wait() {
     let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
     assert_eq!(script.response(events, true).out(), "sh end:natural");
     let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
-    let origin = Origin { details: Some("fault_filter_abort".into()), upstream: true, served: None };
+    let origin = Origin { details: Some("fault_filter_abort".into()), served: None };
     assert_eq!(script.response_from(events, false, origin).out(), "sh", "the proxy's own, which is not evicted");
 }
 
@@ -377,7 +377,7 @@ fn a_second_word_is_not_heard_and_neither_is_one_before_the_request_was_placed()
 #[test]
 fn what_the_proxy_answers_itself_ends_by_itself() {
     let mut script = placed(settings(MidStream::EventThenReset), DUPLEX);
-    let origin = Origin { details: Some("response_timeout".into()), upstream: true, served: None };
+    let origin = Origin { details: Some("response_timeout".into()), served: None };
     script.response_from(&[(":status", "504")], false, origin).out();
     assert_eq!(script.revoked().out(), "");
     assert_eq!(script.chunk("timeout", true).out(), "sb* end:error:proxy");

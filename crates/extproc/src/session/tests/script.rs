@@ -42,7 +42,7 @@ pub(super) struct Script {
     pub(super) sent: u64,
     /// A response that is not seen has begun.
     pub(super) begun_unseen: bool,
-    /// Bytes of the request's body that are held.
+    /// Bytes of the request that are held.
     pub(super) held: u64,
     pub(super) endings: Vec<Ending>,
     pub(super) immediate: Option<ImmediateReply>,
@@ -132,13 +132,13 @@ impl Script {
 
     pub(super) fn placed(&mut self) -> &mut Self {
         let mut actions = Vec::new();
-        self.session.on_routed(Ok("10.0.0.1:80".into()), &mut actions);
+        self.session.on_routed(self.now, Ok("10.0.0.1:80".into()), &mut actions);
         self.note(actions)
     }
 
     pub(super) fn rejected(&mut self, refusal: impl Into<Refusal>) -> &mut Self {
         let mut actions = Vec::new();
-        self.session.on_routed(Err(refusal.into()), &mut actions);
+        self.session.on_routed(self.now, Err(refusal.into()), &mut actions);
         self.note(actions)
     }
 
