@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use sluice_extproc::Peer;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -51,6 +52,8 @@ pub(crate) struct Connection {
     io: Io,
     /// What has been read of the peer's opening and not yet handed to the server.
     unread: &'static [u8],
+    /// What the streams on it have shown of the proxy.
+    peer: Peer,
     /// Ready: the connection is cut.
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -74,7 +77,7 @@ impl Connection {
                 Some(tls) => Io::Tls(Box::new(tls.accept(socket).await.map_err(handshake_failure)?)),
             };
             read_preface(&mut io).await?;
-            Ok(Self { io, unread: PREFACE, cut: Box::pin(cut.cancelled_owned()) })
+            Ok(Self { io, unread: PREFACE, peer: Peer::default(), cut: Box::pin(cut.cancelled_owned()) })
         };
         tokio::time::timeout(OPENING_TIMEOUT, opening).await.unwrap_or(Err(NotOpened::TooSlow))
     }
@@ -178,7 +181,9 @@ impl AsyncWrite for Connection {
 
 /// Nothing of ours asks who the peer is: gateways do not show certificates.
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
 }

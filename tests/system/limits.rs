@@ -51,13 +51,13 @@ async fn where_the_memory_for_bodies_is_used_up_the_lowest_band_is_refused_first
     let refused = small(&pool, "batch").send().await.unwrap();
     assert_refused(refused, 429, "rejected-saturated", "too many bytes of requests wait already").await;
 
-    let urgent = tokio::spawn(small(&pool, "interactive").send());
+    let mut urgent = JoinSet::from_iter([small(&pool, "interactive").send()]);
     let refused = tokio::time::timeout(LIMIT, batch.join_next()).await.expect("room is made").unwrap();
     let refused = refused.unwrap().unwrap();
     assert_refused(refused, 429, "rejected-saturated", "too many bytes of requests wait already").await;
     pool.wait_for(1, 19).await.unwrap();
     pool.servers[0].release(1);
-    assert_eq!(urgent.await.unwrap().unwrap().status(), 200);
+    assert_eq!(urgent.join_next().await.unwrap().unwrap().unwrap().status(), 200);
     while let Some(response) = batch.join_next().await {
         assert_eq!(response.unwrap().unwrap().status(), 200, "no more than one had to go");
     }

@@ -30,6 +30,10 @@ pub(crate) enum Action {
         end: InboundEnd,
         after: Duration,
     },
+    /// The stream of a request that waited ended so long after the message that it had no answer to.
+    GaveUp {
+        after: Duration,
+    },
     /// Tell the operator, once, that the proxy is set up in a way that costs something.
     Notice(Notice),
     /// The request is over: release what it holds and count it.
@@ -49,6 +53,10 @@ pub(crate) enum Notice {
     NoBody,
     /// Streams end with the headers of the response, so that nobody knows when requests end.
     Unaccountable,
+    /// The picker has asked for other body modes, as the proxy's configuration says that it may, and was refused.
+    ModesRefused,
+    /// Waiting requests end so long after they came, as by the proxy's clock.
+    MessageTimeout { after: Duration },
     /// Streams live on although their requests were cut off.
     Unending,
 }
@@ -108,6 +116,10 @@ pub(crate) enum Outcome {
     Refused(Code),
     /// Left to another picker, without an answer.
     HandedOver,
+    /// The stream ended with the headers of the response, and the request may go on: nobody will tell when it ends.
+    Unaccounted {
+        status: Option<u16>,
+    },
     Terminated {
         cause: TerminationCause,
         /// The status of the response, if there was one.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::FutureExt as _;
-use sluice_core::{Priority, Time, TokenEstimate};
+use sluice_core::{Priority, Request, Time, TokenEstimate};
 use sluice_flow::RevokeCause;
 use sluice_router::{Identity, InFlight, Intent, Rejection, Resolved, Routed};
 use tokio::sync::watch;
@@ -33,12 +33,14 @@ use crate::request_headers::is_header_only;
 use crate::service::Shared;
 use crate::session::{Session, StreamFacts};
 use crate::timer::Timer;
+use crate::trailer_watch::Peer;
 
 type Routing = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
 
 /// One stream: its session and everything the request holds.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
+    peer: Peer,
     inbound: Streaming<ProcessingRequest>,
     session: Session,
     timer: Timer,
@@ -50,6 +52,8 @@ pub(crate) struct Driver {
     close: Option<Close>,
     routing: Option<Routing>,
     routing_since: Time,
+    /// The request that is being routed, and the end of its stream.
+    routed: Option<(Arc<Request>, Option<Time>)>,
     /// The request asks for admission.
     queues: bool,
     identity: Option<Identity>,
@@ -87,12 +91,18 @@ enum Event {
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, inbound: Streaming<ProcessingRequest>, facts: StreamFacts) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        peer: Peer,
+        inbound: Streaming<ProcessingRequest>,
+        facts: StreamFacts,
+    ) -> Self {
         let session = Session::new(shared.session_settings, facts);
         let ending = Some(shared.ending.subscribe());
         shared.open_streams.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
+            peer,
             inbound,
             session,
             timer: Timer::default(),
@@ -102,6 +112,7 @@ impl Driver {
             close: None,
             routing: None,
             routing_since: Time::ZERO,
+            routed: None,
             queues: false,
             identity: None,
             priority: Priority::default(),
@@ -160,10 +171,7 @@ impl Driver {
                 }
                 Event::Routed(routed) => self.on_routed(routed),
                 Event::Revoked(cause) => self.on_revoked(cause),
-                Event::Time => {
-                    let now = self.shared.clock.now();
-                    self.session.on_time(now, &mut self.shared.random(), &mut self.actions);
-                }
+                Event::Time => self.on_time(),
             }
             self.act();
         }
@@ -200,6 +208,16 @@ impl Driver {
 
     fn on_inbound_end(&mut self, end: InboundEnd) {
         self.session.on_inbound_end(self.shared.clock.now(), end, &mut self.actions);
+    }
+
+    fn on_time(&mut self) {
+        let Self { shared, routed, priority, routing_since, .. } = self;
+        let wait_ends = || {
+            let (request, deadline) = routed.as_ref()?;
+            shared.router.wait_ends(request, *priority, *deadline, *routing_since)
+        };
+        let now = shared.clock.now();
+        self.session.on_time(now, &mut shared.random(), &wait_ends, &mut self.actions);
     }
 
     /// With the request headers it is known who the request is from, and sometimes that it need not go on.
@@ -239,6 +257,7 @@ impl Driver {
 
     fn on_routed(&mut self, routed: Result<Routed, Rejection>) {
         self.routing = None;
+        self.routed = None;
         let outcome = match &routed {
             Ok(_) => sluice_flow::Outcome::Dispatched,
             Err(Rejection::NotAdmitted { outcome, .. }) => *outcome,
@@ -282,8 +301,13 @@ impl Driver {
                     }
                 }
                 Action::PassedBy { end, after } => {
-                    if self.shared.trailer_watch.ended(end, after) {
+                    if self.peer.trailers().ended(end, after) {
                         self.shared.notices.say(Notice::Unaccountable);
+                    }
+                }
+                Action::GaveUp { after } => {
+                    if let Some(after) = self.shared.gave_up.ended(after) {
+                        self.shared.notices.say(Notice::MessageTimeout { after });
                     }
                 }
                 Action::Notice(notice) => {
@@ -334,12 +358,14 @@ impl Driver {
         self.queues = self.shared.router.queues(intent.header_only);
         self.prompt_estimate = TokenEstimate::default().tokens(intent.request.body_bytes, None);
         self.routing_since = self.shared.clock.now();
+        self.routed = Some((Arc::clone(&intent.request), intent.deadline));
         let router = Arc::clone(&self.shared.router);
         self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
     }
 
     /// The request is dead. If it was waiting, it leaves the queue at once.
     fn stop_routing(&mut self) {
+        self.routed = None;
         if self.routing.take().is_some() {
             self.queued(sluice_flow::Outcome::EvictedContextCancelled);
         }

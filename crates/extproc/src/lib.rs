@@ -18,9 +18,11 @@ mod convert;
 #[cfg(test)]
 mod documentation_tests;
 mod driver;
+mod ended;
 mod error_shape;
 mod event_ends;
 mod eviction_metrics;
+mod gave_up;
 mod ids;
 mod message;
 mod metrics;
@@ -37,3 +39,4 @@ mod trailer_watch;
 pub use metrics::Metrics;
 pub use reject::RefusalStyle;
 pub use service::{Bodies, MidStream, Service, ServiceSettings};
+pub use trailer_watch::Peer;

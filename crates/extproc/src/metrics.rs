@@ -9,6 +9,7 @@ use sluice_core::{Priority, Request};
 use sluice_flow::Outcome;
 use sluice_router::{DEFAULT_TENANT, Identity, OTHER, PerTenant, TenantLabel, TenantLabels, Twin};
 
+use crate::ended::{EndCause, Ended};
 use crate::eviction_metrics::{Evicted, EvictionMetrics};
 
 /// At most this many different model names become label values; later ones are counted as `other`. They come from
@@ -40,6 +41,7 @@ const QUEUE_BUCKETS: [f64; 16] =
 pub struct Metrics {
     families: Arc<Families>,
     evictions: EvictionMetrics,
+    ended: Ended,
     models: ModelNames,
     tenants: TenantLabels,
 }
@@ -110,9 +112,10 @@ impl Metrics {
     ) -> Result<Self, prometheus::Error> {
         let families = Arc::new(Families::register(registry, pool, legacy_names)?);
         let evictions = EvictionMetrics::register(registry, pool)?;
+        let ended = Ended::register(registry)?;
         let listener = Arc::clone(&families);
         tenants.on_forget(move |tenant| listener.forget(tenant));
-        Ok(Self { families, evictions, models: ModelNames::at_most(MAX_MODELS), tenants })
+        Ok(Self { families, evictions, ended, models: ModelNames::at_most(MAX_MODELS), tenants })
     }
 
     /// Nothing is counted yet, and no label value taken.
@@ -145,6 +148,11 @@ impl Metrics {
 
     pub(crate) fn evicted(&self, evicted: Evicted) {
         self.evictions.count(evicted);
+    }
+
+    /// A request is over. Every request comes here once.
+    pub(crate) fn ended(&self, cause: EndCause) {
+        self.ended.count(cause);
     }
 
     pub(crate) fn objective_not_found(&self) {

@@ -61,7 +61,7 @@ fn a_request_without_a_model_does_not_count_as_running() {
 
 #[test]
 fn old_names_are_a_choice() {
-    for (legacy, expected) in [(true, 5), (false, 3)] {
+    for (legacy, expected) in [(true, 6), (false, 4)] {
         let world = world(10, legacy);
         world.metrics.failed(&Labels::default(), "BadRequest");
         world.metrics.queued(&mut Labels::default(), Outcome::Dispatched, Duration::ZERO);

@@ -9,6 +9,8 @@ pub(crate) struct Notices {
     unknown_mode: AtomicBool,
     no_body: AtomicBool,
     unaccountable: AtomicBool,
+    modes_refused: AtomicBool,
+    message_timeout: AtomicBool,
     unending: AtomicBool,
 }
 
@@ -20,6 +22,8 @@ impl Notices {
             Notice::UnknownMode => &self.unknown_mode,
             Notice::NoBody => &self.no_body,
             Notice::Unaccountable => &self.unaccountable,
+            Notice::ModesRefused => &self.modes_refused,
+            Notice::MessageTimeout { .. } => &self.message_timeout,
             Notice::Unending => &self.unending,
         };
         // The load keeps the line in the cache of every thread.
@@ -44,6 +48,16 @@ impl Notices {
                 "the proxy ends its streams with the headers of the response, so that requests count no longer than until \
                  then: set response_trailer_mode to SEND"
             ),
+            Notice::ModesRefused => tracing::error!(
+                "requests fail: the proxy's configuration announces that the picker may choose the body modes \
+                 (x-sluice-mode-override), but the proxy refuses it: set allow_mode_override in the proxy, or take the \
+                 announcement out"
+            ),
+            Notice::MessageTimeout { after } => tracing::warn!(
+                ?after,
+                "waiting requests end at the same age, one after the other: unless clients give up so soon, the proxy's \
+                 message_timeout is too short; set message_timeout, or max_message_timeout, to 3600s in the proxy"
+            ),
             Notice::Unending => tracing::error!(
                 "the proxy does not end streams that it was told to cut off: the places of evicted requests stay taken until it \
                  does"
@@ -55,6 +69,8 @@ impl Notices {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::message::BodyMode;
 
@@ -64,7 +80,14 @@ mod tests {
         let refused = |mode| Notice::RefusedMode { direction: "request", mode };
         assert!(notices.say(refused(BodyMode::BufferedPartial)));
         assert!(!notices.say(refused(BodyMode::Other)));
-        for notice in [Notice::UnknownMode, Notice::NoBody, Notice::Unaccountable, Notice::Unending] {
+        for notice in [
+            Notice::UnknownMode,
+            Notice::NoBody,
+            Notice::Unaccountable,
+            Notice::ModesRefused,
+            Notice::MessageTimeout { after: Duration::from_secs(1) },
+            Notice::Unending,
+        ] {
             assert!(notices.say(notice));
             assert!(!notices.say(notice));
         }

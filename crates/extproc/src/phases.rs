@@ -36,10 +36,10 @@ pub(crate) struct Reading {
 pub(crate) struct Routing {
     pub(crate) mutation: RequestMutation,
     pub(crate) tail: Tail,
-    /// When to ask the proxy for patience.
+    /// When the message came that is not answered until the request has its endpoint.
+    pub(crate) since: Time,
+    /// When to see whether the proxy has to be asked for patience.
     pub(crate) extend: Option<Time>,
-    /// When the wait is over at the latest, as far as that is known.
-    pub(crate) until: Option<Time>,
 }
 
 /// What comes after the headers of a request.

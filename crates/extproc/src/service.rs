@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, Processin
 use futures_util::{Stream, StreamExt as _, stream};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use sluice_core::Clock;
+use sluice_core::{Clock, GoDuration};
 use sluice_router::Router;
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
@@ -20,11 +20,12 @@ use tonic::{Response, Status, Streaming};
 
 use crate::body_memory::BodyMemory;
 use crate::driver::Driver;
+use crate::gave_up::GaveUpWatch;
 use crate::metrics::Metrics;
 use crate::notices::Notices;
 use crate::reject::RefusalStyle;
 use crate::session::{SessionSettings, StreamFacts, Wanted};
-use crate::trailer_watch::TrailerWatch;
+use crate::trailer_watch::Peer;
 
 /// What the service is told at start.
 #[derive(Clone, Debug)]
@@ -97,7 +98,9 @@ pub(crate) struct Shared {
     pub(crate) vouched_namespace: String,
     pub(crate) body_memory: Arc<BodyMemory>,
     pub(crate) notices: Notices,
-    pub(crate) trailer_watch: TrailerWatch,
+    /// Of requests on connections without one of their own.
+    peer: Peer,
+    pub(crate) gave_up: GaveUpWatch,
     pub(crate) open_streams: AtomicUsize,
     /// Whether the process is about to end.
     pub(crate) ending: watch::Sender<bool>,
@@ -150,7 +153,8 @@ impl Service {
             vouched_namespace,
             body_memory: Arc::new(BodyMemory::new(body_memory)),
             notices: Notices::default(),
-            trailer_watch: TrailerWatch::default(),
+            peer: Peer::default(),
+            gave_up: GaveUpWatch::default(),
             open_streams: AtomicUsize::new(0),
             ending: watch::Sender::new(false),
             next_seed: AtomicU64::new(id_seed),
@@ -201,11 +205,14 @@ impl ExternalProcessor for Service {
         request: tonic::Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<ReplyStream>, Status> {
         let timeout = request.metadata().get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
+        let peer = request.extensions().get::<Peer>().unwrap_or(&self.0.peer).clone();
         let facts = StreamFacts {
             deadline: timeout.map(|timeout| self.0.clock.now().saturating_add(timeout)),
             may_choose_modes: may_choose_modes(request.metadata()),
+            message_timeout: message_timeout(request.metadata()),
+            skips_trailers: peer.trailers().are_skipped(),
         };
-        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), request.into_inner(), facts));
+        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), peer, request.into_inner(), facts));
         let Some(first) = driver.next_reply().await.transpose()? else {
             return Ok(Response::new(Box::pin(stream::empty())));
         };
@@ -221,6 +228,13 @@ impl ExternalProcessor for Service {
 /// it does not: its configuration announces it.
 fn may_choose_modes(metadata: &MetadataMap) -> bool {
     metadata.get("x-sluice-mode-override").is_some_and(|value| value.as_bytes() == b"allowed")
+}
+
+/// Nor does it say how long it waits for an answer outside full duplex: its configuration may announce that as well, in
+/// the same words.
+fn message_timeout(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("x-sluice-message-timeout")?.to_str().ok()?;
+    text.parse::<GoDuration>().ok()?.non_negative()
 }
 
 /// The gRPC header `grpc-timeout`: at most eight digits and a unit.

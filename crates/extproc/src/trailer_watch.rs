@@ -12,6 +12,7 @@
 //! So event streams are watched, which hardly ever are complete with their headers: [`SUSPICIOUS`] resets in a row, and
 //! never one stream that lived on, are no accident. One stream that does live on settles it for good.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -23,6 +24,17 @@ const SUSPICIOUS: u32 = 20;
 /// A reset that comes later has other reasons.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
+/// What is known of the proxy at the other end of a connection. Proxies that are set up differently may ask the same
+/// picker, so a server keeps one for each connection, and gives it as tonic's connect info to the requests that come on it.
+#[derive(Clone, Debug, Default)]
+pub struct Peer(Arc<TrailerWatch>);
+
+impl Peer {
+    pub(crate) fn trailers(&self) -> &TrailerWatch {
+        &self.0
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct TrailerWatch {
     settled: AtomicBool,
@@ -30,6 +42,11 @@ pub(crate) struct TrailerWatch {
 }
 
 impl TrailerWatch {
+    /// The proxy ends its streams with the headers of the response, as far as is known.
+    pub(crate) fn are_skipped(&self) -> bool {
+        !self.settled.load(Ordering::Relaxed) && self.in_a_row.load(Ordering::Relaxed) >= SUSPICIOUS
+    }
+
     /// The stream of an event stream whose body passes by has ended, `after` the answer to its headers. Tells whether that
     /// is the one too many.
     pub(crate) fn ended(&self, end: InboundEnd, after: Duration) -> bool {
@@ -69,7 +86,11 @@ mod tests {
     fn streams_that_all_end_with_their_headers_are_told_once() {
         let watch = TrailerWatch::default();
         assert_eq!(resets(&watch, SUSPICIOUS - 1), 0);
+        assert!(!watch.are_skipped());
         assert_eq!(resets(&watch, 1_000), 1);
+        assert!(watch.are_skipped());
+        assert!(!watch.ended(InboundEnd::HalfClosed, LATE));
+        assert!(!watch.are_skipped(), "one that lives on settles it even then");
     }
 
     #[test]

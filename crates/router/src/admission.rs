@@ -30,7 +30,7 @@ use std::fmt;
 use std::sync::Arc as StdArc;
 
 use prometheus::Histogram;
-use sluice_core::{Clock, Criticality, Endpoint, Priority, Tasks};
+use sluice_core::{Clock, Criticality, Endpoint, Priority, Tasks, Time};
 use sluice_flow::{Ask, Config, Engine, Outcome, Signal, Stats};
 
 pub(crate) use self::keys::members;
@@ -74,6 +74,12 @@ impl Admission {
         // As for one that finds the queue full: it has to wait for those that are there.
         let outcome = Outcome::RejectedCapacity;
         self.shared.call(|engine, _| engine.retry_after(outcome, priority)).unwrap_or(1)
+    }
+
+    /// When the wait of a request of `priority`, which asked for admission at `arrival` and has no time limit of its own,
+    /// ends at the latest, as things are; none if nothing ends it.
+    pub fn wait_ends(&self, priority: Priority, arrival: Time) -> Option<Time> {
+        self.shared.look(|engine, _| engine.wait_ends(priority, arrival))
     }
 
     /// Puts `endpoints` in place of the present pool.

@@ -56,7 +56,7 @@ pub(crate) fn ask(
 }
 
 /// `x-llm-d-inference-ttl`: how long the client is ready to wait, as Go writes durations.
-fn ttl(headers: &Headers) -> TtlHeader {
+pub(crate) fn ttl(headers: &Headers) -> TtlHeader {
     let Some(value) = headers.last("x-llm-d-inference-ttl") else { return TtlHeader::Absent };
     let duration = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse::<GoDuration>().ok());
     duration.and_then(GoDuration::non_negative).map_or(TtlHeader::Invalid, TtlHeader::Within)

@@ -8,12 +8,12 @@ use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use sluice_core::{Endpoint, Headers, Priority, Request, Time, TokenEstimate};
 use sluice_data::{EndpointTable, Snapshot, Subset};
-use sluice_flow::{Eligibility, Stage, TokensAtFirstChunk};
+use sluice_flow::{Eligibility, Stage, TokensAtFirstChunk, TtlHeader};
 use sluice_schedule::{Candidates, Decision, Rng, ScheduleError, Scheduler};
 use smallvec::SmallVec;
 
 use crate::admission::{Admit, NotParked, NotStarted, Permit, Target};
-use crate::ask::{Allowed, ask, ask_of_headers};
+use crate::ask::{Allowed, ask, ask_of_headers, ttl};
 use crate::gatekeeper::Gatekeeper;
 use crate::{FlowDurations, Identities, Identity, InFlight, Rejection, Resolved, Vouched};
 
@@ -128,6 +128,23 @@ impl Router {
             Gatekeeper::Open | Gatekeeper::Shedding(_) => 1,
         };
         Duration::from_millis(self.rng().random_range(1_000 * base..=2_000 * base))
+    }
+
+    /// When the wait of a request of `priority` that asked for an endpoint at `arrival` ends at the latest, as things are;
+    /// none if nothing ends it. `deadline` as in [`Intent`].
+    pub fn wait_ends(
+        &self,
+        request: &Request,
+        priority: Priority,
+        deadline: Option<Time>,
+        arrival: Time,
+    ) -> Option<Time> {
+        let Gatekeeper::FlowControl(admission) = &self.gatekeeper else { return deadline };
+        let own = match ttl(&request.headers) {
+            TtlHeader::Within(ttl) => Some(arrival.saturating_add(ttl)),
+            TtlHeader::Absent | TtlHeader::Invalid => None,
+        };
+        [own, deadline, admission.wait_ends(priority, arrival)].into_iter().flatten().min()
     }
 
     /// A gateway that was given several endpoints says which one serves: the booking moves there. An address that no

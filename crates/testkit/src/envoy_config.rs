@@ -202,7 +202,10 @@ mod tests {
             // The picker may choose the modes in one file only, and only there is it told so.
             let per_request = template == Template::PerRequest;
             assert_eq!(ext_proc.get("allow_mode_override").is_some(), per_request);
-            let told = json!([{"key": "x-sluice-mode-override", "value": "allowed"}]);
+            let told = json!([
+                {"key": "x-sluice-mode-override", "value": "allowed"},
+                {"key": "x-sluice-message-timeout", "value": ext_proc["message_timeout"]},
+            ]);
             assert_eq!(ext_proc["grpc_service"].get("initial_metadata"), per_request.then_some(&told));
         }
     }

@@ -1,21 +1,32 @@
 //! Envoy shows the picker no body, one in pieces after the decision, or a whole one that it has put together.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
-use sluice_testkit::{EnvoyConfig, Part, PickerConfig, Protocol, Stack, eventually};
+use sluice_testkit::{
+    EnvoyConfig, Part, PickerConfig, Protocol, RecordingUpstream, Reply, Stack, Template, eventually,
+};
 use tokio::task::JoinSet;
 
 use super::modes::with_modes;
-use crate::flow::support::{AT_ONCE, Counted, config, for_millis};
+use crate::flow::support::{AT_ONCE, Counted, config, for_millis, streamed};
 use crate::raw::{RawClient, Then, server};
 use crate::support::{CHAT, LIMIT, chat, picker, post};
 
 /// The request modes other than full duplex.
 const MODES: [&str; 3] = ["NONE", "STREAMED", "BUFFERED"];
+
+/// What the picker says of a message timeout that ends waiting requests.
+const TOO_SHORT: &str = "message_timeout is too short";
+
+/// How many lines of the picker's log say this.
+fn logged(stack: &Stack, what: &str) -> usize {
+    stack.picker.process().output().lines().iter().filter(|line| line.contains(what)).count()
+}
 
 /// A pool whose only slot is taken.
 async fn full(envoy: EnvoyConfig) -> Counted {
@@ -66,15 +77,23 @@ async fn a_message_timeout_ends_a_waiting_request_unless_the_picker_may_extend_i
         let mut envoy = with_modes(mode, "NONE").unwrap();
         envoy.put(Part::ExtProc, "message_timeout", "1s").unwrap();
         let pool = full(envoy.clone()).await;
-        for protocol in Protocol::ALL {
+        for protocol in [Protocol::Http1, Protocol::Http2, Protocol::Http1] {
+            assert_eq!(logged(&pool.stack, TOO_SHORT), 0, "{mode}: two may be an accident");
             let client = protocol.client().unwrap();
             let url = pool.stack.envoy.url(CHAT);
             let response = post(&client, &url, &chat("hello", 1, false)).send().await.unwrap();
             assert_eq!(response.status(), 504, "{mode}, {protocol:?}");
             pool.wait_for(1, 0).await.unwrap();
         }
+        eventually(AT_ONCE, "a word about it in the log", async || {
+            Ok((logged(&pool.stack, TOO_SHORT) == 1).then_some(()))
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{mode}: {error:#}\n{}", pool.stack.logs()));
 
-        envoy.put(Part::ExtProc, "max_message_timeout", "3600s").unwrap();
+        // Envoy drops a wish for more: the picker asks for no longer than a request may wait, 60 s for room and 60 s for an
+        // endpoint, and a little more.
+        envoy.put(Part::ExtProc, "max_message_timeout", "126s").unwrap();
         let pool = full(envoy).await;
         let (response, ()) = tokio::join!(for_millis(pool.chat("waits"), 1).send(), async {
             pool.wait_for(1, 1).await.unwrap();
@@ -157,5 +176,61 @@ async fn an_answer_of_the_model_server_before_the_end_of_the_upload_reaches_the_
         assert!(head.starts_with("HTTP/1.1 400"), "{request}, {response}: {head}");
         client.closed().await;
         assert_nothing_is_open(&stack).await;
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_the_modes_that_it_announces_is_told_of() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    let mut envoy = EnvoyConfig::from_template(Template::PerRequest).unwrap();
+    envoy.put(Part::ExtProc, "allow_mode_override", false).unwrap();
+    let full = |endpoints: &Path| {
+        let mut config = PickerConfig::standalone(endpoints)?;
+        config.add("", "sluice", json!({"bodies": "full"}))?;
+        Ok(config)
+    };
+    let stack = Stack::start_configured(picker(), &[], full, envoy, &[server.address()]).await.unwrap();
+    for protocol in [Protocol::Http1, Protocol::Http2, Protocol::Http1] {
+        let client = protocol.client().unwrap();
+        let response = post(&client, &stack.envoy.url(CHAT), &chat("hello", 1, false)).send().await.unwrap();
+        assert_eq!(response.status(), 500, "{protocol:?}");
+    }
+    eventually(AT_ONCE, "a word about it in the log", async || {
+        Ok((logged(&stack, "set allow_mode_override in the proxy") == 1).then_some(()))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", stack.logs()));
+    assert_nothing_is_open(&stack).await;
+}
+
+#[tokio::test]
+async fn without_response_trailers_requests_are_not_accounted_for_unless_the_picker_may_ask_for_them() {
+    for template in [Template::ResponseBypass, Template::PerRequest] {
+        let mut envoy = EnvoyConfig::from_template(template).unwrap();
+        envoy.put(Part::ProcessingMode, "response_trailer_mode", "SKIP").unwrap();
+        let pool = Counted::start_with(1, &config(100, &json!({}), &json!({})), &[], envoy).await.unwrap();
+        for protocol in Protocol::ALL {
+            let client = protocol.client().unwrap();
+            for index in 0..25 {
+                let request = for_millis(streamed(pool.chat_from(&client, "short")), 20);
+                let response = request.send().await.unwrap();
+                assert_eq!(response.status(), 200, "{template:?}, {protocol:?}, {index}");
+                assert!(response.text().await.unwrap().ends_with("data: [DONE]\n\n"));
+            }
+        }
+        let ended = async |cause: &str| {
+            let page = pool.stack.picker.metrics().await.unwrap();
+            page.count("llm_d_epp_request_ended_total", &[("cause", cause)]).unwrap()
+        };
+        pool.wait_for(0, 0).await.unwrap();
+        let unaccounted = ended("unaccounted").await;
+        let told = logged(&pool.stack, "set response_trailer_mode to SEND");
+        if template == Template::PerRequest {
+            assert_eq!((unaccounted, told, ended("natural").await), (0, 0, 50), "{}", pool.stack.logs());
+        } else {
+            // All beyond the first 20, which are on one connection or two.
+            assert!((10..=30).contains(&unaccounted), "{unaccounted}");
+            assert_eq!((told, ended("natural").await), (1, 50 - unaccounted));
+        }
     }
 }

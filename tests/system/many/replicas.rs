@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use sluice_testkit::{CountingUpstream, EndpointsFile, Envoy, EnvoyConfig, Picker, PickerConfig, Template, eventually};
+use sluice_testkit::{
+    CountingUpstream, EndpointsFile, Envoy, EnvoyConfig, Part, Picker, PickerConfig, Template, eventually,
+};
 use tempfile::TempDir;
 
 use super::crowd::{Crowd, all_served};
@@ -20,6 +22,11 @@ struct Pair {
 
 impl Pair {
     async fn start(config: &Value, arguments: &[&str]) -> Result<Self> {
+        Self::start_behind(EnvoyConfig::from_template(Template::Ha)?, config, arguments).await
+    }
+
+    /// `envoy` is the configuration for two pickers, with other modes.
+    async fn start_behind(mut envoy: EnvoyConfig, config: &Value, arguments: &[&str]) -> Result<Self> {
         let server = CountingUpstream::start()?;
         let dir = tempfile::tempdir()?;
         let endpoints = EndpointsFile::create(dir.path(), &[server.address()])?;
@@ -27,7 +34,6 @@ impl Pair {
         PickerConfig::custom(config, endpoints.path())?.write(&file)?;
         let start = || Picker::start(picker(), &file, arguments);
         let pickers = [start().await?, start().await?];
-        let mut envoy = EnvoyConfig::from_template(Template::Ha)?;
         envoy.set_pickers(&pickers.each_ref().map(Picker::ext_proc))?;
         Ok(Self { envoy: Envoy::start(&envoy).await?, pickers, server, _dir: dir })
     }
@@ -123,4 +129,48 @@ async fn requests_that_wait_in_a_picker_that_drains_are_handed_over_and_what_run
     let (exit, ()) = tokio::join!(exit, moved);
     assert!(exit.unwrap().success());
     assert_eq!(crowd.outcomes().await, all_served(WAITING + 2));
+}
+
+/// Two pickers that place requests by their headers, and know that Envoy waits for an hour.
+fn headers_alone() -> EnvoyConfig {
+    let mut envoy = EnvoyConfig::from_template(Template::Ha).unwrap();
+    envoy.put(Part::ProcessingMode, "request_body_mode", "NONE").unwrap();
+    envoy.put(Part::ProcessingMode, "response_body_mode", "NONE").unwrap();
+    let told = json!([{"key": "x-sluice-message-timeout", "value": "3600s"}]);
+    envoy.put(Part::GrpcService, "initial_metadata", told).unwrap();
+    envoy
+}
+
+/// A picker that asks Envoy for more time has said something, and what it holds stays with it.
+#[tokio::test]
+async fn requests_that_wait_by_their_headers_alone_move_to_the_other_picker_as_well() {
+    const WAITING: usize = 500;
+    for killed in [true, false] {
+        let mut config = roomy(1);
+        config["sluice"]["drain"] = json!({"queued": "hand-over"});
+        let mut pair = Pair::start_behind(headers_alone(), &config, &["--drain-timeout", "500ms"]).await.unwrap();
+        let mut crowd = Crowd::new(WAITING + 2, |path| pair.envoy.url(path)).unwrap();
+        let [(_, in_leaving), _] = pair.fill(&mut crowd, WAITING).await.unwrap();
+        assert!(in_leaving > 100, "{in_leaving} requests wait in the picker that will go");
+        // Long after the time at which it would ask a proxy that tells nothing.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+
+        let (leaving, staying) = pair.pickers.split_at_mut(1);
+        let moved = async {
+            waiting_in(&staying[0], WAITING).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            pair.server.release(WAITING + 2);
+        };
+        if killed {
+            leaving[0].process_mut().kill().unwrap();
+            moved.await;
+            let mut outcomes = crowd.outcomes().await;
+            let lost = outcomes.remove("500").unwrap_or_default();
+            assert_eq!((outcomes, lost), (all_served(WAITING + 1), 1), "the one that was at the model server");
+        } else {
+            let (exit, ()) = tokio::join!(leaving[0].process_mut().terminate(LIMIT), moved);
+            assert!(exit.unwrap().success());
+            assert_eq!(crowd.outcomes().await, all_served(WAITING + 2));
+        }
+    }
 }

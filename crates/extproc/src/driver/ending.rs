@@ -15,6 +15,7 @@ use tonic::Status;
 
 use super::Driver;
 use crate::action::{Delivery, Ending, Outcome, Responder};
+use crate::ended::EndCause;
 use crate::eviction_metrics::Evicted;
 use crate::message::InboundEnd;
 use crate::reject::Refusal;
@@ -78,18 +79,21 @@ impl Driver {
         self.body = None;
         self.running = None;
         let was_revoked = self.revoked.is_some();
+        self.shared.metrics.ended(EndCause::of(outcome, was_revoked));
         if let Some(in_flight) = self.in_flight.take() {
             let cause = match outcome {
                 Outcome::Terminated { cause, .. } => cause,
                 Outcome::Refused(_) if was_revoked => TerminationCause::Evicted,
                 Outcome::Refused(_) | Outcome::HandedOver => TerminationCause::Error,
+                // There will be no other end.
+                Outcome::Unaccounted { .. } => TerminationCause::Natural,
             };
             in_flight.finish(cause, usage, Usage { prompt: self.prompt_estimate, output: events });
         }
         if let Some(revoked) = self.revoked {
             let delivery = match outcome {
                 Outcome::Refused(_) | Outcome::HandedOver => Delivery::Refused,
-                Outcome::Terminated { .. } => evicted.unwrap_or(Delivery::Completed),
+                Outcome::Terminated { .. } | Outcome::Unaccounted { .. } => evicted.unwrap_or(Delivery::Completed),
             };
             let took = self.shared.clock.now().saturating_since(revoked);
             let (priority, prompt_estimate) = (self.priority, self.prompt_estimate);
@@ -100,9 +104,11 @@ impl Driver {
             Outcome::Refused(code) => Some(code.as_str()),
             Outcome::Terminated { cause: TerminationCause::Evicted, .. } => Some("Evicted"),
             Outcome::Terminated { responder: Responder::Proxy, .. } => Some("ProxyError"),
-            Outcome::Terminated { status: Some(400..), .. } => Some("ModelServerError"),
+            Outcome::Terminated { status: Some(400..), .. } | Outcome::Unaccounted { status: Some(400..) } => {
+                Some("ModelServerError")
+            }
             Outcome::Terminated { cause: TerminationCause::Error, .. } => Some("Unknown"),
-            Outcome::Terminated { .. } | Outcome::HandedOver => None,
+            Outcome::Terminated { .. } | Outcome::Unaccounted { .. } | Outcome::HandedOver => None,
         };
         if let Some(error_code) = error_code {
             self.shared.metrics.failed(&self.labels, error_code);

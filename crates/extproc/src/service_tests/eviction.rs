@@ -334,14 +334,14 @@ async fn what_may_not_be_cut_off_never_is() {
 #[tokio::test]
 async fn a_proxy_that_lets_the_picker_choose_shows_it_the_event_streams_that_may_be_cut_off() {
     let (picking, _admission) = picking(Some(MidStream::EventThenReset)).await;
-    let duplex = i32::from(BodySendMode::FullDuplexStreamed);
-    for (headers, asked) in [(batch_headers(), Some(duplex)), (request_headers(), None)] {
+    let (duplex, none) = (BodySendMode::FullDuplexStreamed, BodySendMode::None);
+    for (headers, asked) in [(batch_headers(), duplex), (request_headers(), none)] {
         let first = telling([BodySendMode::None; 2], headers);
         let mut proxy = picking.open_announcing(vec![first], true).await.unwrap();
         assert!(matches!(proxy.answer().await, Answer::RequestHeaders(_)));
         proxy.send(response_headers(SSE)).await;
         let reply = proxy.reply().await;
-        assert_eq!(reply.mode_override.map(|mode| mode.response_body_mode), asked);
+        assert_eq!(reply.mode_override.map(|mode| mode.response_body_mode), Some(i32::from(asked)));
         drop(proxy);
         picking.idle().await;
     }

@@ -5,15 +5,16 @@ use std::borrow::Cow;
 use sluice_core::{DropReason, TerminationCause, Time};
 
 use super::Session;
-use crate::action::{Action, Close, Ending, Outcome, Responder};
+use crate::action::{Action, Close, Ending, Notice, Outcome, Responder};
 use crate::message::{BodyMode, InboundEnd};
-use crate::phases::{RequestPhase, ResponsePhase};
+use crate::phases::{RequestPhase, ResponsePhase, Routing};
 use crate::reject::Refusal;
 use crate::reply::Reply;
 
 /// What an end of the stream leaves open, since the proxy tells both alike.
 const CLIENT_OR_SERVER: &str = "the client left or the model server broke off";
 const COMPLETE_OR_CLIENT: &str = "the response is complete or the client left";
+const UNKNOWN: &str = "the proxy ended the stream with the response headers: the request may go on";
 
 /// A proxy can give a request to another picker only as long as it has kept all of it: Envoy keeps 64 KiB, in which
 /// there is more than the bytes of headers and body.
@@ -34,18 +35,22 @@ impl Session {
             self.refuse(&refusal, actions);
             return;
         }
+        self.note_settings_of_proxy(now, end, actions);
         self.leave_routing(actions);
-        if self.revocation.is_none() && self.is_event_stream_passing_by() {
-            let after = now.saturating_since(self.response_began);
-            actions.push(Action::PassedBy { end, after });
-        }
         let passing = matches!(self.response, ResponsePhase::Passing { .. });
         let by_stream = matches!(end, InboundEnd::HalfClosed | InboundEnd::Reset);
-        // Without body messages the end of the stream is the end of the response.
+        // Without body messages the end of the stream is the end of the response. So it is where the picker has asked for
+        // them and none came.
+        let response_mode = self.mode_before.unwrap_or_else(|| self.response_mode());
+        if passing && end == InboundEnd::Reset && self.skips_trailers(response_mode) {
+            self.end(Outcome::Unaccounted { status: self.status }, UNKNOWN, actions);
+            self.close(Close::Finished, actions);
+            return;
+        }
         let (cause, remark) = match (by_stream, passing) {
             _ if self.revocation.is_some() => (TerminationCause::Evicted, ""),
             (true, true) if self.proxy_details.is_some() => (TerminationCause::Error, ""),
-            (true, true) if self.response_mode() == BodyMode::None => (TerminationCause::Natural, COMPLETE_OR_CLIENT),
+            (true, true) if response_mode == BodyMode::None => (TerminationCause::Natural, COMPLETE_OR_CLIENT),
             (true, true) => (TerminationCause::ClientDisconnect, CLIENT_OR_SERVER),
             (true, false) => (TerminationCause::ClientDisconnect, ""),
             (false, _) => (TerminationCause::Error, "the stream from the proxy broke"),
@@ -55,6 +60,39 @@ impl Session {
         let done = answered || self.is_cut_off();
         let close = if done { Close::Finished } else { Close::Failed("the request ended before its response") };
         self.close(close, actions);
+    }
+
+    /// Tells what the end of the stream says of how the proxy is set up.
+    fn note_settings_of_proxy(&self, now: Time, end: InboundEnd, actions: &mut Vec<Action>) {
+        if self.revocation.is_none() && self.is_event_stream_passing_by() {
+            let after = now.saturating_since(self.response_began);
+            actions.push(Action::PassedBy { end, after });
+        }
+        match &self.request {
+            RequestPhase::Reading(reading)
+                if self.asked_for_request && reading.body.is_empty() && end == InboundEnd::Reset =>
+            {
+                actions.push(Action::Notice(Notice::ModesRefused));
+            }
+            RequestPhase::Routing(Routing { tail, since, .. })
+                if end == InboundEnd::HalfClosed && self.is_timed(tail) =>
+            {
+                actions.push(Action::GaveUp { after: now.saturating_since(*since) });
+            }
+            RequestPhase::Waiting
+            | RequestPhase::Reading(_)
+            | RequestPhase::Routing(_)
+            | RequestPhase::Sent(_)
+            | RequestPhase::Over => {}
+        }
+    }
+
+    /// The proxy ends its streams with the headers of a response that passes by, so that nothing is known of its end.
+    fn skips_trailers(&self, response_mode: BodyMode) -> bool {
+        self.facts.skips_trailers
+            && response_mode == BodyMode::None
+            && self.revocation.is_none()
+            && self.proxy_details.is_none()
     }
 
     /// What the client gets if the picker itself fails; none if that is too late. To be asked for once, when the session

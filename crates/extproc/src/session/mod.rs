@@ -34,7 +34,7 @@ use sluice_data::Subset;
 
 use crate::action::Action;
 use crate::error_shape::ErrorShape;
-use crate::message::{BodyModes, Inbound, Message};
+use crate::message::{BodyMode, BodyModes, Inbound, Message};
 use crate::phases::{RequestPhase, ResponsePhase};
 use crate::reject::{Refusal, RefusalStyle};
 use crate::reply::Reply;
@@ -94,6 +94,10 @@ pub(crate) struct StreamFacts {
     pub(crate) deadline: Option<Time>,
     /// The proxy lets the picker choose the body modes.
     pub(crate) may_choose_modes: bool,
+    /// How long the proxy waits for an answer, if it tells.
+    pub(crate) message_timeout: Option<Duration>,
+    /// The proxy ends its streams with the headers of the response, as far as is known of it.
+    pub(crate) skips_trailers: bool,
 }
 
 #[derive(Debug)]
@@ -104,6 +108,8 @@ pub(crate) struct Session {
     modes: Option<BodyModes>,
     /// The body of the request is on its way because the picker asked for it.
     asked_for_request: bool,
+    /// The response mode before the picker asked for another one, until the proxy is seen to heed that.
+    mode_before: Option<BodyMode>,
     subset: Option<Subset>,
     api: Api,
     error_shape: ErrorShape,
@@ -141,6 +147,7 @@ impl Session {
             facts,
             modes: None,
             asked_for_request: false,
+            mode_before: None,
             subset: None,
             api: Api::Passthrough,
             error_shape: ErrorShape::OpenAi,

@@ -22,16 +22,21 @@ impl Session {
         }
     }
 
-    /// The modes to ask for together with the answer to the response headers.
+    /// The modes to ask for together with the answer to the response headers. Where the response passes by, they keep the
+    /// proxy from ending the stream here.
     pub(super) fn ask_for_response(&mut self, is_event_stream: bool, end_of_stream: bool) -> Option<BodyModes> {
         let told = self.modes?;
         let Wanted { request: _, response, revocable } = self.settings.wanted;
         let is_wanted = response || revocable && self.revocable && is_event_stream;
-        if !is_wanted || end_of_stream || !self.may_change(told) {
+        if end_of_stream || !self.may_change(told) {
             return None;
+        }
+        if !is_wanted {
+            return (told.response == BodyMode::None).then_some(told);
         }
         let asked = BodyModes { response: BodyMode::FullDuplex, ..told };
         self.modes = Some(asked);
+        self.mode_before = Some(told.response);
         Some(asked)
     }
 

@@ -200,7 +200,8 @@ impl Session {
     /// Asks for an endpoint for the request that was being read.
     pub(super) fn route(&mut self, now: Time, tail: Tail, random: &mut dyn FnMut() -> u64, actions: &mut Vec<Action>) {
         let RequestPhase::Reading(reading) = std::mem::replace(&mut self.request, RequestPhase::Over) else { return };
-        let Reading { headers, received, body: buffered, is_buffered: _, progress: _, give_up: _ } = reading;
+        let Reading { headers, received, body: buffered, is_buffered, progress, give_up: _ } = reading;
+        let since = if is_buffered { progress } else { received };
         let (body, is_read) = match &tail {
             Tail::Whole { body, .. } => (body.as_deref().unwrap_or_default(), true),
             Tail::Buffered { .. } => (&buffered[..], true),
@@ -242,8 +243,8 @@ impl Session {
         let traceparent = ids::traceparent(&request.headers, random);
         let remove = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name)).collect();
         let mutation = RequestMutation { destination: String::new(), new_request_id, traceparent, remove };
-        let until = self.wait_until(received, &request.headers);
-        self.request = RequestPhase::Routing(Routing { mutation, tail, extend: self.extension(now), until });
+        let extend = self.patience_due(now, since, &tail);
+        self.request = RequestPhase::Routing(Routing { mutation, tail, since, extend });
         actions.push(Action::Route(Intent {
             request: Arc::new(request),
             subset: self.subset.take(),

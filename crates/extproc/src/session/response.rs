@@ -128,6 +128,7 @@ impl Session {
             }
             return;
         };
+        self.mode_before = None;
         scanner.push(&chunk);
         if *is_event_stream {
             events.push(&chunk);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_core::{GoDuration, Headers, Time};
+use sluice_core::Time;
 
 use super::Session;
 use crate::action::{Action, Notice};
@@ -14,8 +14,11 @@ use crate::reply::Reply;
 /// A body that nobody announced comes within this time after the headers, or not at all.
 pub(super) const UNANNOUNCED_BODY: Duration = Duration::from_millis(150);
 
-/// A request that waits longer than this asks the proxy for patience: half of the proxy's default timeout.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a proxy waits for an answer if it does not tell: the default of Envoy's `message_timeout`.
+const MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A request that gets its endpoint at once needs no patience, however late it began to wait.
+const AT_ONCE: Duration = Duration::from_millis(10);
 
 /// The longest wait that a proxy grants.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
@@ -45,7 +48,15 @@ impl Session {
     }
 
     /// Does what is due at `now`.
-    pub(crate) fn on_time(&mut self, now: Time, random: &mut dyn FnMut() -> u64, actions: &mut Vec<Action>) {
+    ///
+    /// `wait_ends` tells when the wait of a request that asked for an endpoint ends at the latest; none: never.
+    pub(crate) fn on_time(
+        &mut self,
+        now: Time,
+        random: &mut dyn FnMut() -> u64,
+        wait_ends: &dyn Fn() -> Option<Time>,
+        actions: &mut Vec<Action>,
+    ) {
         if self.next_wakeup().is_none_or(|due| now < due) {
             return;
         }
@@ -67,10 +78,10 @@ impl Session {
                 let refusal = Refusal::body_stalled(self.settings.body_progress_timeout);
                 self.refuse(&refusal, actions);
             }
-            RequestPhase::Routing(Routing { extend, until, .. }) => {
+            RequestPhase::Routing(Routing { extend, since, .. }) => {
                 *extend = None;
-                let left = until.map_or(LONGEST_WAIT, |until| until.saturating_since(now).saturating_add(MARGIN));
-                self.reply(Reply::Wait(left.min(LONGEST_WAIT)), actions);
+                let since = *since;
+                self.ask_for_patience(now, since, wait_ends(), actions);
             }
             RequestPhase::Waiting | RequestPhase::Over => {}
         }
@@ -82,17 +93,35 @@ impl Session {
         (!timeout.is_zero()).then(|| progress.saturating_add(timeout))
     }
 
-    /// When to ask the proxy for patience, for a request that begins to wait at `now`. In full duplex the proxy measures
-    /// no time.
-    pub(super) fn extension(&self, now: Time) -> Option<Time> {
-        let is_timed = !matches!(self.request_mode(), BodyMode::FullDuplex | BodyMode::Other);
-        (is_timed && self.settings.extend_message_timeout).then(|| now.saturating_add(PATIENCE))
+    /// When to see whether the proxy has to be asked for patience: after half of its timeout, since a request that was
+    /// spoken of can no longer move to another picker. `since` as in [`Routing`]; none where no time is measured.
+    pub(super) fn patience_due(&self, now: Time, since: Time, tail: &Tail) -> Option<Time> {
+        let due = || since.saturating_add(self.message_timeout() / 2).max(now.saturating_add(AT_ONCE));
+        (self.settings.extend_message_timeout && self.is_timed(tail)).then(due)
     }
 
-    /// The end of the wait, where the client or the stream sets one.
-    pub(super) fn wait_until(&self, received: Time, headers: &Headers) -> Option<Time> {
-        let ttl = headers.last_str("x-llm-d-inference-ttl").and_then(|text| text.trim().parse::<GoDuration>().ok());
-        let ttl = ttl.and_then(GoDuration::non_negative).map(|ttl| received.saturating_add(ttl));
-        [ttl, self.facts.deadline].into_iter().flatten().min()
+    /// The proxy ends a request that is not answered in time. Not in full duplex, and where the mode is not known a body
+    /// that came before the headers were answered tells that it is full duplex.
+    pub(super) fn is_timed(&self, tail: &Tail) -> bool {
+        match self.request_mode() {
+            BodyMode::FullDuplex => false,
+            BodyMode::Other => !matches!(tail, Tail::Whole { body: Some(_), .. }),
+            BodyMode::None | BodyMode::Streamed | BodyMode::Buffered | BodyMode::BufferedPartial => true,
+        }
+    }
+
+    fn message_timeout(&self) -> Duration {
+        self.facts.message_timeout.unwrap_or(MESSAGE_TIMEOUT)
+    }
+
+    /// Asks the proxy to wait for as long as the request may, if it would not anyway.
+    fn ask_for_patience(&mut self, now: Time, since: Time, ends: Option<Time>, actions: &mut Vec<Action>) {
+        let from = |start: Time| match ends {
+            Some(ends) => ends.saturating_since(start).saturating_add(MARGIN).min(LONGEST_WAIT),
+            None => LONGEST_WAIT,
+        };
+        if from(since) > self.message_timeout() {
+            self.reply(Reply::Wait(from(now)), actions);
+        }
     }
 }

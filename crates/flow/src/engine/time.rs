@@ -1,6 +1,6 @@
 //! Deadlines: the clock moves, the regime changes, tickets run out of time.
 
-use sluice_core::Time;
+use sluice_core::{Priority, Time};
 
 use super::{Engine, Regime};
 use crate::band::{Band, BudgetNanos};
@@ -26,6 +26,21 @@ impl Engine {
         // A policy that names a time already past would keep the timer spinning.
         let just_after = Time::from_nanos(self.now.as_nanos().saturating_add(1));
         due.chain(policies.into_iter().flatten().chain(fairness).map(|time| time.max(just_after))).min()
+    }
+
+    /// When the wait of a request of `priority`, which came at `arrival` and has no time limit of its own, ends at the
+    /// latest: whatever the pool does, where both budgets have a bound, and else as long as it stays as empty, or not, as
+    /// it is. None if nothing ends it.
+    pub fn wait_ends(&self, priority: Priority, arrival: Time) -> Option<Time> {
+        let budgets = match self.band_index(priority) {
+            Some(index) => self.bands[index].budgets,
+            None => BudgetNanos::new(self.config.band(priority).budgets(self.config.budgets)),
+        };
+        let ends = match budgets.both {
+            u64::MAX => self.deadline_in(budgets, arrival),
+            both => after(arrival, both),
+        };
+        (ends < Time::MAX).then_some(ends)
     }
 
     /// Brings the engine to `now`; every verb begins with this, so that nothing overdue is ever granted.
@@ -96,7 +111,7 @@ impl Engine {
         }
         let of_band = |band: &Band| {
             let ((arrival, sequence), ticket) = band.line.peek()?;
-            Some(((self.deadline_in(band, arrival), sequence), ticket))
+            Some(((self.deadline_in(band.budgets, arrival), sequence), ticket))
         };
         self.bands.iter().filter_map(of_band).chain(self.expiry.peek()).min()
     }
@@ -105,14 +120,14 @@ impl Engine {
     fn deadline(&self, ticket: Ticket) -> Time {
         let item = &self.items[ticket];
         let own = item.own_deadline();
-        self.band_index(item.priority).map_or(own, |index| own.min(self.deadline_in(&self.bands[index], item.arrival)))
+        self.band_index(item.priority)
+            .map_or(own, |index| own.min(self.deadline_in(self.bands[index].budgets, item.arrival)))
     }
 
     /// The deadline of one that has come at `arrival` and has no time limit of its own.
-    fn deadline_in(&self, band: &Band, arrival: Time) -> Time {
-        let BudgetNanos { saturation, no_endpoint, both } = band.budgets;
+    fn deadline_in(&self, budgets: BudgetNanos, arrival: Time) -> Time {
+        let BudgetNanos { saturation, no_endpoint, both } = budgets;
         let Regime { empty, since } = self.regime;
-        let after = |start: Time, nanos: u64| Time::from_nanos(start.as_nanos().saturating_add(nanos));
         let in_regime = after(arrival.max(since), if empty { no_endpoint } else { saturation });
         in_regime.min(after(arrival, both))
     }
@@ -134,4 +149,8 @@ impl Engine {
             self.rekey_deadlines();
         }
     }
+}
+
+fn after(start: Time, nanos: u64) -> Time {
+    Time::from_nanos(start.as_nanos().saturating_add(nanos))
 }

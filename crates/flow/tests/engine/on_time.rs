@@ -108,3 +108,26 @@ fn requests_end_in_the_order_of_their_deadlines() {
     let order: Vec<_> = dropped(&rig.on_time()).into_iter().map(|(ticket, _)| ticket).collect();
     assert_eq!(order, [first, second, late]);
 }
+
+#[test]
+fn the_latest_end_of_a_wait_is_known_where_it_has_one() {
+    let arrival = Time::from_secs(10);
+    let ends = |saturation: u64, no_endpoint: u64, endpoints: &[u64], priority: i32| {
+        let mut config = plain();
+        config.budgets = budgets(saturation, no_endpoint);
+        let five = BandConfig { request_ttl: Some(Duration::from_secs(5)), ..config.template.clone() };
+        config.bands.insert(Priority(1), five);
+        let mut rig = Rig::new(config, endpoints);
+        rig.at_millis(10_000);
+        let ends = rig.engine.wait_ends(Priority(priority), arrival);
+        rig.queue(ask("a", priority));
+        assert_eq!(rig.engine.wait_ends(Priority(priority), arrival), ends, "whether or not the band exists");
+        ends.map(|ends| ends.saturating_since(arrival).as_secs())
+    };
+    assert_eq!(ends(60, 0, &[0], 0), Some(60));
+    assert_eq!(ends(60, 0, &[0], 1), Some(5), "the band's own budget");
+    assert_eq!(ends(60, 30, &[0], 7), Some(90), "the pool may become empty");
+    assert_eq!(ends(0, 30, &[0], 0), None);
+    assert_eq!(ends(0, 30, &[], 0), Some(30));
+    assert_eq!(ends(0, 0, &[0], 0), None);
+}

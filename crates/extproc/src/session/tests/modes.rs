@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sluice_core::{Api, TokenUsage};
+use sluice_core::{Api, Time, TokenUsage};
 
 use super::script::{CHAT, DUPLEX, Script, modes};
 use crate::action::Notice;
-use crate::message::{BodyMode, Message};
+use crate::message::{BodyMode, InboundEnd, Message};
 use crate::session::{SessionSettings, StreamFacts, Wanted};
 
 const USAGE: &str = "data: {\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\n";
@@ -192,16 +192,65 @@ fn no_patience_is_asked_for_where_nobody_measures_or_nothing_is_left_to_wait_for
 
 #[test]
 fn patience_is_asked_for_no_longer_than_the_wait_can_take() {
-    let deadline = Some(sluice_core::Time::from_secs(20));
-    for (ttl, deadline, seconds) in
-        [("10s", None, 15), ("10s", deadline, 15), ("1h30m", deadline, 25), ("", deadline, 25)]
-    {
-        let facts = StreamFacts { deadline, ..StreamFacts::default() };
-        let mut script = Script::started(SessionSettings::TEST, facts, Some(modes(BodyMode::None, BodyMode::None)));
-        script.headers(&[(":method", "POST"), (":path", "/raw"), ("x-llm-d-inference-ttl", ttl)], false);
+    for (seconds, asked) in [(10, 15), (90, 95), (4_000, 3_600)] {
+        let mut script = request_of(BodyMode::None);
+        script.wait_ends = Some(Time::from_secs(seconds));
         assert_eq!(script.wait(100).out(), "route wait");
-        let patience = script.patience.unwrap();
-        assert_eq!(patience, Duration::from_secs(seconds) - Duration::from_millis(100), "{ttl}");
+        let whole = Duration::from_secs(asked);
+        let patience = if asked == 3_600 { whole } else { whole - Duration::from_millis(100) };
+        assert_eq!(script.patience, Some(patience));
+    }
+}
+
+#[test]
+fn a_proxy_that_tells_its_timeout_is_asked_only_if_that_is_too_short() {
+    let told = |seconds: u64, wait_ends: Option<u64>| {
+        let message_timeout = Some(Duration::from_secs(seconds));
+        let facts = StreamFacts { message_timeout, ..StreamFacts::default() };
+        let mut script = Script::started(SessionSettings::TEST, facts, Some(modes(BodyMode::None, BodyMode::None)));
+        script.wait_ends = wait_ends.map(Time::from_secs);
+        script.post("/raw").out();
+        script
+    };
+    assert_eq!(told(3_600, None).wait(3_600_000).out(), "", "there is no longer time to be had");
+    assert_eq!(told(60, Some(55)).wait(60_000).out(), "");
+    // As late as is safe, since it cannot move to another picker afterwards.
+    let mut script = told(60, Some(56));
+    assert_eq!(script.wait(29_999).out(), "");
+    assert_eq!(script.wait(1).out(), "wait");
+    assert_eq!(script.patience, Some(Duration::from_secs(56 + 5 - 30)));
+    assert_eq!(told(60, None).wait(30_000).out(), "wait");
+    assert_eq!(told(0, None).wait(10).out(), "wait");
+}
+
+#[test]
+fn a_request_that_is_placed_without_its_body_has_a_timeout_like_any_other() {
+    let mut script = Script::with_modes(None);
+    script.post("/v1/chat/completions");
+    assert_eq!(script.wait(150).out(), "route");
+    assert_eq!(script.wait(10).out(), "wait", "more than half of the time is over");
+    let mut script = Script::with_modes(None);
+    script.chat();
+    assert_eq!(script.wait(10_000).out(), "route", "a body that comes by itself is in full duplex");
+}
+
+#[test]
+fn how_old_a_request_was_that_left_while_it_waited_is_told_where_the_proxy_has_a_clock() {
+    for mode in [BodyMode::None, BodyMode::Streamed, BodyMode::Buffered] {
+        let mut script = request_of(mode);
+        script.wait(30).body(CHAT, true).wait(1_000).ends(InboundEnd::HalfClosed);
+        let since_headers = Duration::from_millis(1_030);
+        let expected = if mode == BodyMode::Buffered { Duration::from_secs(1) } else { since_headers };
+        assert_eq!(script.gave_up, Some(expected), "{mode:?}");
+    }
+    let mut duplex = Script::new();
+    duplex.chat().wait(1_000).ends(InboundEnd::HalfClosed);
+    let mut broken = request_of(BodyMode::None);
+    broken.wait(1_000).ends(InboundEnd::Broken);
+    let mut placed = request_of(BodyMode::None);
+    placed.placed().wait(1_000).ends(InboundEnd::HalfClosed);
+    for script in [duplex, broken, placed] {
+        assert_eq!(script.gave_up, None);
     }
 }
 
@@ -225,7 +274,8 @@ fn the_picker_asks_for_the_bodies_that_it_wants_where_it_may() {
 
     // The request only.
     let mut script = choosing(true, false, BodyMode::Streamed, BodyMode::None);
-    assert_eq!(script.chat().placed().ok_response().out(), "modes route rh rb* sh");
+    assert_eq!(script.chat().placed().ok_response().out(), "modes route rh rb* sh+modes");
+    assert_eq!(script.asked, Some(modes(BodyMode::FullDuplex, BodyMode::None)), "that the stream lives on");
     // The response only, also where there is no request body to ask for.
     for mut script in [
         choosing(false, true, BodyMode::None, BodyMode::Streamed),
@@ -259,4 +309,47 @@ fn nothing_is_asked_for_where_nothing_is_wanted_or_the_proxy_would_fail_the_requ
         SessionSettings { wanted: Wanted { request: true, response: true, revocable: true }, ..SessionSettings::TEST };
     let mut script = Script::with_settings(settings, modes(BodyMode::None, BodyMode::None));
     assert_eq!(script.post("/raw").placed().out(), "route rh");
+}
+
+#[test]
+fn a_proxy_that_refuses_other_modes_is_told_of() {
+    let mut script = choosing(true, true, BodyMode::None, BodyMode::None);
+    assert_eq!(script.post("/raw").ends(InboundEnd::Reset).out(), "modes end:client-disconnect fail");
+    assert_eq!(script.notices, [Notice::ModesRefused]);
+    // Not one whose client left, whose body came, or that was not asked.
+    let mut left = choosing(true, true, BodyMode::None, BodyMode::None);
+    left.post("/raw").ends(InboundEnd::HalfClosed);
+    let mut heeded = choosing(true, true, BodyMode::None, BodyMode::None);
+    heeded.post("/raw").body("x", false).ends(InboundEnd::Reset);
+    let mut unasked = Script::new();
+    unasked.post("/raw").ends(InboundEnd::Reset);
+    for script in [left, heeded, unasked] {
+        assert_eq!(script.notices, []);
+    }
+}
+
+#[test]
+fn a_proxy_that_shows_no_response_although_it_was_asked_ends_streams_as_before() {
+    let mut script = choosing(false, true, BodyMode::None, BodyMode::None);
+    script.post("/raw").placed().ok_response().out();
+    assert_eq!(script.ends(InboundEnd::HalfClosed).out(), "end:natural close");
+    let mut script = choosing(false, true, BodyMode::None, BodyMode::None);
+    script.post("/raw").placed().ok_response().chunk("x", false).out();
+    assert_eq!(script.ends(InboundEnd::HalfClosed).out(), "end:client-disconnect fail");
+}
+
+#[test]
+fn where_streams_end_with_the_response_headers_nothing_is_said_of_the_end_of_requests() {
+    let facts = StreamFacts { skips_trailers: true, ..StreamFacts::default() };
+    let begun = |told, status| {
+        let mut script = Script::started(SessionSettings::TEST, facts, Some(told));
+        script.chat().placed().response(&[(":status", status)], false).out();
+        script
+    };
+    let bypass = modes(BodyMode::FullDuplex, BodyMode::None);
+    let mut script = begun(bypass, "200");
+    assert_eq!(script.ends(InboundEnd::Reset).out(), "end:unaccounted close");
+    assert_eq!(script.endings[0].remark, "the proxy ended the stream with the response headers: the request may go on");
+    assert_eq!(begun(bypass, "200").ends(InboundEnd::HalfClosed).out(), "end:natural close", "it lives on after all");
+    assert_eq!(begun(DUPLEX, "200").ends(InboundEnd::Reset).out(), "end:client-disconnect fail");
 }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use sluice_core::{Time, TokenUsage};
@@ -83,7 +85,8 @@ proptest! {
     fn whatever_a_proxy_sends_is_answered_refused_or_ended(
         told in proptest::option::of((0..6_usize, 0..6_usize)),
         (wanted_request, wanted_response, may_choose_modes, hand_over) in any::<(bool, bool, bool, bool)>(),
-        deadline in proptest::option::of(0..100_u64),
+        (deadline, message_timeout) in (proptest::option::of(0..100_u64), proptest::option::of(0..100_u64)),
+        skips_trailers in any::<bool>(),
         (revocable, mid_stream) in (any::<bool>(), 0..4_usize),
         steps in proptest::collection::vec((0..20_u8, any::<bool>()), 0..14),
         end in 0..5_usize,
@@ -94,10 +97,13 @@ proptest! {
             eviction: MID_STREAM.get(mid_stream).copied(),
             ..SessionSettings::TEST
         };
-        let facts = StreamFacts { deadline: deadline.map(Time::from_secs), may_choose_modes };
+        let message_timeout = message_timeout.map(Duration::from_secs);
+        let deadline = deadline.map(Time::from_secs);
+        let facts = StreamFacts { deadline, may_choose_modes, message_timeout, skips_trailers };
         let told = told.map(|(request, response)| modes(MODES[request], MODES[response]));
         let mut hostile = Hostile::new(Script::started(settings, facts, told));
         hostile.script.revocable = revocable;
+        hostile.script.wait_ends = deadline;
         for (kind, flag) in steps {
             hostile.step(kind, flag);
         }

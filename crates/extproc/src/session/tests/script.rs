@@ -51,6 +51,9 @@ pub(super) struct Script {
     pub(super) patience: Option<std::time::Duration>,
     pub(super) served: Option<SocketAddr>,
     pub(super) passed_by: Option<(InboundEnd, std::time::Duration)>,
+    pub(super) gave_up: Option<std::time::Duration>,
+    /// When the wait of a request ends that asked for an endpoint.
+    pub(super) wait_ends: Option<Time>,
     pub(super) notices: Vec<Notice>,
 }
 
@@ -88,6 +91,8 @@ impl Script {
             patience: None,
             served: None,
             passed_by: None,
+            gave_up: None,
+            wait_ends: None,
             notices: Vec::new(),
         }
     }
@@ -163,7 +168,8 @@ impl Script {
             assert!(due >= self.now, "woken for the past");
             self.now = due;
             let mut actions = Vec::new();
-            self.session.on_time(due, &mut || 7, &mut actions);
+            let wait_ends = self.wait_ends;
+            self.session.on_time(due, &mut || 7, &|| wait_ends, &mut actions);
             assert!(self.session.next_wakeup().is_none_or(|next| next > due), "it would be called for ever");
             self.note(actions);
         }
@@ -228,6 +234,10 @@ impl Script {
                     self.passed_by = Some((end, after));
                     continue;
                 }
+                Action::GaveUp { after } => {
+                    self.gave_up = Some(after);
+                    continue;
+                }
                 Action::Notice(notice) => {
                     self.notices.push(notice);
                     continue;
@@ -236,6 +246,7 @@ impl Script {
                     let word = match ending.outcome {
                         Outcome::Refused(code) => format!("end:{}", code.as_str()),
                         Outcome::HandedOver => "end:handed-over".to_owned(),
+                        Outcome::Unaccounted { .. } => "end:unaccounted".to_owned(),
                         Outcome::Terminated { cause, responder: Responder::ModelServer, .. } => format!("end:{cause}"),
                         Outcome::Terminated { cause, responder: Responder::Proxy, .. } => format!("end:{cause}:proxy"),
                     };
