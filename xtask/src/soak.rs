@@ -32,10 +32,11 @@ pub(crate) struct Arguments {
 }
 
 /// What is shown to the picker of answers, and how it ends those that it evicts.
-const ENDS: [(Template, &str); 4] = [
+const ENDS: [(Template, &str); 5] = [
     (Template::FullDuplex, "event-then-reset"),
     (Template::FullDuplex, "event-then-end"),
     (Template::FullDuplex, "reset"),
+    (Template::PerRequest, "event-then-reset"),
     (Template::ResponseBypass, "event-then-reset"),
 ];
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use sluice_testkit::{Protocol, Template};
+use sluice_testkit::{CountingUpstream, EnvoyConfig, Protocol, STREAM_HEADER, Template};
 use tokio::task::JoinSet;
 
 use super::one_slot::{
-    Holder, assert_cut, assert_error_event, assert_told_by_status, batch, evictions, pool, pool_behind,
+    Holder, assert_cut, assert_error_event, assert_told_by_status, batch, evictions, one_slot, pool, pool_behind,
+    pool_of,
 };
 use super::seen::Ending;
 use crate::envoy::modes::with_modes;
@@ -67,6 +68,24 @@ async fn an_answer_that_the_proxy_holds_until_its_end_is_replaced_by_a_clean_429
         assert_told_by_status(&holder.evict().await, &format!("{protocol:?}"));
     }
     assert_eq!(evictions(&stack, "status").await, 2);
+}
+
+#[tokio::test]
+async fn a_picker_that_is_not_to_look_at_bodies_cuts_streams() {
+    let server = CountingUpstream::start().unwrap();
+    let mut config = one_slot("event-then-reset");
+    config["sluice"]["bodies"] = "headers".into();
+    let envoy = EnvoyConfig::from_template(Template::PerRequest).unwrap();
+    let stack = pool_of(&config, envoy, server.address()).await;
+    for protocol in Protocol::ALL {
+        let context = format!("{protocol:?}");
+        let client = protocol.client().unwrap();
+        let request = batch(&stack, &client).header(STREAM_HEADER, "1");
+        let seen = Holder::start_answered(&stack, &client, request, EVENT.as_bytes()).await.evict().await;
+        assert_eq!(seen.body, EVENT.as_bytes(), "{context}: {seen}");
+        assert_cut(&seen, protocol, &context);
+    }
+    assert_eq!(evictions(&stack, "reset").await, 2);
 }
 
 /// At every moment a part of an event is under way, and its rest is never far.

@@ -17,9 +17,13 @@ async fn soak(template: Template, mid_stream: &str) -> EvictionSoakReport {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_evictions_against_random_endings_lose_nothing_and_leave_nothing() {
-    for mid_stream in ["event-then-reset", "event-then-end"] {
-        let report = soak(Template::FullDuplex, mid_stream).await;
-        println!("{mid_stream}: {report}");
+    for (template, mid_stream) in [
+        (Template::FullDuplex, "event-then-reset"),
+        (Template::FullDuplex, "event-then-end"),
+        (Template::PerRequest, "event-then-reset"),
+    ] {
+        let report = soak(template, mid_stream).await;
+        println!("{template:?}, {mid_stream}: {report}");
         // Clients are told, but for those whose model server is slow in the middle of an event.
         assert!(report.told > 50 && report.cuts * 20 <= report.told, "{report}");
     }

@@ -20,8 +20,16 @@ pub(super) async fn pool(template: Template, mid_stream: &str, server: SocketAdd
 }
 
 pub(super) async fn pool_behind(envoy: EnvoyConfig, mid_stream: &str, server: SocketAddr) -> Stack {
-    let config = evicting(1, &json!({"midStream": mid_stream}));
-    let config = |endpoints: &Path| PickerConfig::custom(&config, endpoints);
+    pool_of(&one_slot(mid_stream), envoy, server).await
+}
+
+/// The picker's configuration.
+pub(super) fn one_slot(mid_stream: &str) -> Value {
+    evicting(1, &json!({"midStream": mid_stream}))
+}
+
+pub(super) async fn pool_of(config: &Value, envoy: EnvoyConfig, server: SocketAddr) -> Stack {
+    let config = |endpoints: &Path| PickerConfig::custom(config, endpoints);
     Stack::start_configured(picker(), &[], config, envoy, &[server]).await.unwrap()
 }
 

@@ -18,9 +18,15 @@ use crate::support::{CHAT, LIMIT, MODEL, chat, picker, post};
 const STEP: Duration = Duration::from_millis(200);
 const SLOTS: u32 = 32;
 const FIRST_TOKENS: &str = "vllm:time_to_first_token_seconds_count";
+/// Of all requests together.
+const FIRST_TOKEN_SECONDS: &str = "vllm:time_to_first_token_seconds_sum";
 
 async fn count(server: &Simulator, series: &str) -> Result<i64> {
     server.metrics().await?.count(series, &[]).with_context(|| format!("no {series}"))
+}
+
+async fn seconds(server: &Simulator) -> Result<f64> {
+    server.metrics().await?.sum(FIRST_TOKEN_SECONDS, &[]).context("no times to first tokens")
 }
 
 #[tokio::test]
@@ -47,6 +53,7 @@ async fn a_newcomer_waits_one_step_in_the_engine_and_its_first_token_takes_anoth
     .await
     .unwrap();
 
+    let before = seconds(&server).await.unwrap();
     // One every few steps, and each evicts one.
     let arrivals = Arrivals::Open { at_once: 1, every: STEP * 3 };
     let headers = vec![(OBJECTIVE, "interactive")];
@@ -57,6 +64,9 @@ async fn a_newcomer_waits_one_step_in_the_engine_and_its_first_token_takes_anoth
     assert_eq!((tally.served, tally.sent()), (8, 8));
     // The engine's own figures, which leave out the way there and back: the rest of the step that ran, and one of its
     // own. All requests before found a free slot.
+    let in_queue = (seconds(&server).await.unwrap() - before) / 8.0 - STEP.as_secs_f64();
+    println!("mean time in the queue of the engine: {in_queue:.3} s");
+    assert!(in_queue <= STEP.as_secs_f64(), "{in_queue} s");
     let page = server.metrics().await.unwrap();
     let in_time = page.count("vllm:time_to_first_token_seconds_bucket", &[("le", "0.5")]);
     assert_eq!((in_time, page.count(FIRST_TOKENS, &[])), (Some(40), Some(40)));
