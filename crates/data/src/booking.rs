@@ -61,6 +61,14 @@ impl InFlight {
         before.sub_tokens(self.tokens);
         before.release();
     }
+
+    /// Charges no tokens from now on; the request still counts.
+    pub fn release_tokens(&mut self) {
+        let tokens = std::mem::take(&mut self.tokens);
+        for load in &self.loads {
+            load.sub_tokens(tokens);
+        }
+    }
 }
 
 impl Drop for InFlight {
@@ -119,6 +127,21 @@ mod tests {
         drop(in_flight);
         assert_eq!(loads(&endpoints), [0, 0]);
         assert_eq!(endpoints[1].load().tokens(), 0);
+    }
+
+    #[test]
+    fn tokens_can_be_given_back_before_the_request() {
+        let endpoints = endpoints(2);
+        let mut in_flight = Permit::unlimited().start(&endpoints[..1], 7).unwrap();
+        let tokens = || endpoints.iter().map(|endpoint| endpoint.load().tokens()).collect::<Vec<_>>();
+        for _ in 0..2 {
+            in_flight.release_tokens();
+            assert_eq!((tokens(), loads(&endpoints)), (vec![0, 0], vec![1, 0]));
+        }
+        in_flight.move_to(&endpoints[1]);
+        assert_eq!((tokens(), loads(&endpoints)), (vec![0, 0], vec![0, 1]));
+        drop(in_flight);
+        assert_eq!((tokens(), loads(&endpoints)), (vec![0, 0], vec![0, 0]));
     }
 
     #[test]

@@ -167,7 +167,8 @@ impl Driver {
                 Event::GivenUp => self.refuse_body(),
                 Event::Ending => {
                     self.ending = None;
-                    self.session.on_refused(&Refusal::shutting_down(self.shared.soon()), &mut self.actions);
+                    let retry_after = self.shared.router.retry_after_seconds(self.priority);
+                    self.session.on_refused(&Refusal::shutting_down(retry_after), &mut self.actions);
                 }
                 Event::Routed(routed) => self.on_routed(routed),
                 Event::Revoked(cause) => self.on_revoked(cause),
@@ -345,7 +346,8 @@ impl Driver {
 
     fn refuse_body(&mut self) {
         self.body = None;
-        self.session.on_refused(&Refusal::out_of_body_memory(self.shared.soon()), &mut self.actions);
+        let retry_after = self.shared.router.retry_after_seconds(self.priority);
+        self.session.on_refused(&Refusal::out_of_body_memory(retry_after), &mut self.actions);
     }
 
     fn start_routing(&mut self, intent: Intent) {

@@ -184,12 +184,6 @@ impl Shared {
         let mut rng = SmallRng::seed_from_u64(self.next_seed.fetch_add(1, Ordering::Relaxed));
         move || rng.next_u64()
     }
-
-    /// Seconds after which a refused client may come back, where no queue tells: a second, or twice that, so that they do
-    /// not come back together.
-    pub(crate) fn soon(&self) -> u64 {
-        1 + self.random()() % 2
-    }
 }
 
 type ReplyStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
@@ -207,7 +201,7 @@ impl ExternalProcessor for Service {
         let timeout = request.metadata().get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
         let peer = request.extensions().get::<Peer>().unwrap_or(&self.0.peer).clone();
         let facts = StreamFacts {
-            deadline: timeout.map(|timeout| self.0.clock.now().saturating_add(timeout)),
+            deadline: timeout.map(|timeout| self.0.clock.now().saturating_add(in_time(timeout))),
             may_choose_modes: may_choose_modes(request.metadata()),
             message_timeout: message_timeout(request.metadata()),
             skips_trailers: peer.trailers().are_skipped(),
@@ -235,6 +229,13 @@ fn may_choose_modes(metadata: &MetadataMap) -> bool {
 fn message_timeout(metadata: &MetadataMap) -> Option<Duration> {
     let text = metadata.get("x-sluice-message-timeout")?.to_str().ok()?;
     text.parse::<GoDuration>().ok()?.non_negative()
+}
+
+/// How long a request may wait on a stream that ends after `timeout`, so that its refusal still arrives: both sides give
+/// a stream without a reply up when the time is over, and the client would not learn why.
+fn in_time(timeout: Duration) -> Duration {
+    const MARGIN: Duration = Duration::from_millis(100);
+    timeout - (timeout / 10).min(MARGIN)
 }
 
 /// The gRPC header `grpc-timeout`: at most eight digits and a unit.

@@ -71,20 +71,24 @@ impl Identities {
 
     pub(crate) fn resolve(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Resolved, Rejection> {
         let (objective, fairness_id) = if self.rules.only_vouched {
-            let text = |field: fn(&Vouched) -> Option<&String>| vouched.and_then(field).map(String::as_str);
+            let text = |field: fn(&Vouched) -> Option<&String>| vouched.and_then(field).map(String::as_bytes);
             (text(|vouched| vouched.objective.as_ref()), text(|vouched| vouched.fairness_id.as_ref()))
         } else {
             (either(headers, OBJECTIVE), either(headers, FAIRNESS_ID))
         };
         let (priority, unknown_objective) = self.priority(objective.filter(|name| !name.is_empty()))?;
+        // What is not text names no tenant.
+        let fairness_id = fairness_id.and_then(|id| std::str::from_utf8(id).ok());
         let tenant = fairness_id.filter(|id| !id.is_empty()).or_else(|| self.tenant_from_headers(headers));
         let identity = Identity { priority, tenant: tenant.unwrap_or(DEFAULT_TENANT).into() };
         Ok(Resolved { identity, unknown_objective })
     }
 
-    fn priority(&self, name: Option<&str>) -> Result<(Priority, bool), Rejection> {
+    /// A `name` that is not text is one that nobody has defined.
+    fn priority(&self, name: Option<&[u8]>) -> Result<(Priority, bool), Rejection> {
         let objectives = self.objectives.load();
-        match name.map(|name| (name, objectives.get(name))) {
+        let defined = |name| objectives.get(std::str::from_utf8(name).ok()?);
+        match name.map(|name| (name, defined(name))) {
             Some((_, Some(&priority))) => Ok((priority, false)),
             Some((name, None)) if self.rules.refuse_unknown => Err(Rejection::unknown_objective(name)),
             unknown_or_none => {
@@ -102,11 +106,9 @@ impl Identities {
     }
 }
 
-/// The value under the present name if that is there at all, else under the older one. A value that is not text
-/// counts as empty: it can name nothing.
-fn either<'a>(headers: &'a Headers, [present, older]: [&str; 2]) -> Option<&'a str> {
-    let value = headers.last(present).or_else(|| headers.last(older))?;
-    Some(std::str::from_utf8(value).unwrap_or_default())
+/// The value under the present name if that is there at all, else under the older one.
+fn either<'a>(headers: &'a Headers, [present, older]: [&str; 2]) -> Option<&'a [u8]> {
+    headers.last(present).or_else(|| headers.last(older)).map(|value| &value[..])
 }
 
 #[cfg(test)]
@@ -158,7 +160,14 @@ mod tests {
         for value in [&b"\xff\xfe"[..], b" premium", b"PREMIUM", b"premium\0", &[b'x'; 10_000]] {
             let lines = [("x-llm-d-inference-objective", value)];
             assert_eq!(resolve(IdentityRules::default(), &lines).0, 0);
+            let resolved = identities(IdentityRules::default()).resolve(&headers(&lines), None).unwrap();
+            assert!(resolved.unknown_objective, "{value:?} is counted");
+            let strict = IdentityRules { refuse_unknown: true, ..IdentityRules::default() };
+            let rejection = identities(strict).resolve(&headers(&lines), None).unwrap_err();
+            assert_eq!(rejection, Rejection::unknown_objective(value));
+            assert!(rejection.to_string().len() < 500, "{rejection}");
         }
+        assert_eq!(resolve(IdentityRules::default(), &[("x-llm-d-inference-fairness-id", b"\xff")]).1, "default-flow");
     }
 
     #[test]
@@ -175,7 +184,7 @@ mod tests {
         let rules = IdentityRules { refuse_unknown: true, ..IdentityRules::default() };
         let unknown = headers(&[("x-llm-d-inference-objective", b"nobody")]);
         let rejection = identities(rules.clone()).resolve(&unknown, None).unwrap_err();
-        assert_eq!(rejection, Rejection::unknown_objective("nobody"));
+        assert_eq!(rejection, Rejection::unknown_objective(b"nobody"));
         assert_eq!(resolve(rules, &[]).0, 0, "naming none is not naming an unknown one");
     }
 

@@ -18,7 +18,7 @@ pub struct InFlight(Kind);
 #[derive(Debug)]
 enum Kind {
     /// Nothing bounds what an endpoint may have in flight.
-    Counted { booking: data::InFlight },
+    Counted { booking: data::InFlight, at_first_chunk: TokensAtFirstChunk },
     /// Holds a lease of the admission engine.
     Leased {
         lease: admission::InFlight,
@@ -30,8 +30,8 @@ enum Kind {
 }
 
 impl InFlight {
-    pub(crate) const fn counted(booking: data::InFlight) -> Self {
-        Self(Kind::Counted { booking })
+    pub(crate) const fn counted(booking: data::InFlight, at_first_chunk: TokensAtFirstChunk) -> Self {
+        Self(Kind::Counted { booking, at_first_chunk })
     }
 
     /// `sent` is read by the engine when it looks for a victim.
@@ -53,12 +53,17 @@ impl InFlight {
 
     /// `bytes` of the response go to the client.
     pub fn sending(&mut self, bytes: u64) {
-        if let Kind::Leased { lease, at_first_chunk, has_begun, sent } = &mut self.0
-            && bytes > 0
-        {
-            sent.fetch_add(bytes, Ordering::Relaxed);
-            if !std::mem::replace(has_begun, true) {
-                lease.first_chunk(*at_first_chunk);
+        if bytes == 0 {
+            return;
+        }
+        match &mut self.0 {
+            Kind::Counted { booking, at_first_chunk: TokensAtFirstChunk::Release } => booking.release_tokens(),
+            Kind::Counted { booking: _, at_first_chunk: TokensAtFirstChunk::Keep } => {}
+            Kind::Leased { lease, at_first_chunk, has_begun, sent } => {
+                sent.fetch_add(bytes, Ordering::Relaxed);
+                if !std::mem::replace(has_begun, true) {
+                    lease.first_chunk(*at_first_chunk);
+                }
             }
         }
     }
@@ -74,7 +79,7 @@ impl InFlight {
     /// Another endpoint than the booked one serves the request, and counts it from now on.
     pub(crate) fn move_to(&mut self, endpoint: &Arc<Endpoint>) {
         match &mut self.0 {
-            Kind::Counted { booking } => booking.move_to(endpoint),
+            Kind::Counted { booking, .. } => booking.move_to(endpoint),
             Kind::Leased { lease, .. } => lease.move_to(endpoint),
         }
     }

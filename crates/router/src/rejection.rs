@@ -1,4 +1,3 @@
-use rand::RngExt as _;
 use sluice_flow::Outcome;
 use sluice_schedule::{Rng, ScheduleError};
 
@@ -33,18 +32,6 @@ impl Rejection {
         Self::NotAdmitted { outcome: dropped.outcome, retry_after }
     }
 
-    pub(crate) fn shed(rng: &mut Rng) -> Self {
-        Self::Shed { retry_after: soon(rng) }
-    }
-
-    pub(crate) fn no_candidates(rng: &mut Rng) -> Self {
-        Self::NoCandidates { retry_after: soon(rng) }
-    }
-
-    pub(crate) fn none_available(rng: &mut Rng) -> Self {
-        Self::NoneAvailable { retry_after: soon(rng) }
-    }
-
     /// Seconds after which trying again makes sense; none where it never does.
     pub const fn retry_after(&self) -> Option<u64> {
         match self {
@@ -57,14 +44,12 @@ impl Rejection {
     }
 
     /// Keeps no more of a client's text than a log line should.
-    pub(crate) fn unknown_objective(name: &str) -> Self {
-        Self::UnknownObjective { name: name.chars().take(100).collect() }
+    pub(crate) fn unknown_objective(name: &[u8]) -> Self {
+        const LONGEST: usize = 100;
+        // No character is longer than four bytes.
+        let start = &name[..name.len().min(4 * LONGEST)];
+        Self::UnknownObjective { name: String::from_utf8_lossy(start).chars().take(LONGEST).collect() }
     }
-}
-
-/// Where no queue tells how long it takes: a second, or twice that.
-fn soon(rng: &mut Rng) -> u64 {
-    rng.random_range(1..=2)
 }
 
 const fn admission_text(outcome: Outcome) -> &'static str {

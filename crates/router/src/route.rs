@@ -123,11 +123,22 @@ impl Router {
     /// When a request of `priority` that lost its place should come back: a time between the estimate of admission and
     /// twice that, so that those cut off together do not come back together.
     pub fn retry_after(&self, priority: Priority) -> Duration {
-        let base = match &self.gatekeeper {
+        let base = self.drain_seconds(priority);
+        Duration::from_millis(self.rng().random_range(1_000 * base..=2_000 * base))
+    }
+
+    /// The same in whole seconds, for a request of `priority` that is refused.
+    pub fn retry_after_seconds(&self, priority: Priority) -> u64 {
+        let base = self.drain_seconds(priority);
+        self.rng().random_range(base..=2 * base)
+    }
+
+    /// How long the queues at and above `priority` take to drain, in 1..=15; 1 where there are none.
+    fn drain_seconds(&self, priority: Priority) -> u64 {
+        match &self.gatekeeper {
             Gatekeeper::FlowControl(admission) => u64::from(admission.retry_after(priority)),
             Gatekeeper::Open | Gatekeeper::Shedding(_) => 1,
-        };
-        Duration::from_millis(self.rng().random_range(1_000 * base..=2_000 * base))
+        }
     }
 
     /// When the wait of a request of `priority` that asked for an endpoint at `arrival` ends at the latest, as things are;
@@ -173,7 +184,7 @@ impl Router {
             Gatekeeper::Shedding(gate) => {
                 let snapshot = self.table.snapshot();
                 if identity.priority.is_sheddable() && gate.is_saturated(passage.allowed(&snapshot)) {
-                    return Err(Rejection::shed(&mut passage.rng));
+                    return Err(Rejection::Shed { retry_after: self.retry_after_seconds(identity.priority) });
                 }
                 self.start_unbounded(&mut passage)
             }
@@ -201,7 +212,7 @@ impl Router {
                 let snapshot = self.table.snapshot();
                 let endpoint = passage.allowed(&snapshot).choose(&mut passage.rng.clone());
                 let target = endpoint.map(|endpoint| vec![Arc::clone(endpoint)]);
-                target.ok_or_else(|| Rejection::no_candidates(&mut passage.rng))
+                target.ok_or_else(|| self.no_candidates(passage))
             }
             decided => decided.map(|decision| decision.targets),
         }
@@ -211,8 +222,8 @@ impl Router {
         let decision = self.decide(passage)?;
         // The first endpoint serves; the others are for a gateway that tries again.
         let booking = sluice_data::Permit::unlimited().start(&decision.targets[..1], passage.tokens);
-        let booking = booking.map_err(|_full| Rejection::none_available(&mut passage.rng))?;
-        let in_flight = InFlight::counted(booking);
+        let booking = booking.map_err(|_full| self.none_available(passage))?;
+        let in_flight = InFlight::counted(booking, self.at_first_chunk());
         Ok(Routed { destination: destination(&decision.targets), in_flight: Some(in_flight) })
     }
 
@@ -276,14 +287,14 @@ impl Router {
             }
             let suitable = match self.scheduler.suitable(passage.request, &all) {
                 Ok(suitable) => suitable,
-                Err(error) => return Err(passage.not_scheduled(error)),
+                Err(error) => return Err(self.not_scheduled(passage, error)),
             };
             if !suitable.iter().any(has_room) {
                 return Ok(Room::Nowhere(passage.allowed_of(&all, &suitable)));
             }
         }
         tracing::warn!(request = %passage.request.id, "filters leave out every endpoint that has room");
-        Err(Rejection::none_available(&mut passage.rng))
+        Err(self.none_available(passage))
     }
 
     /// A decision among all endpoints that the request may use.
@@ -291,14 +302,32 @@ impl Router {
         let snapshot = self.table.snapshot();
         let candidates = Candidates::new(passage.allowed(&snapshot));
         if candidates.is_empty() {
-            return Err(Rejection::no_candidates(&mut passage.rng));
+            return Err(self.no_candidates(passage));
         }
         self.schedule(passage, &candidates)
     }
 
     fn schedule(&self, passage: &mut Passage<'_>, candidates: &Candidates<'_>) -> Result<Decision, Rejection> {
         let decision = self.scheduler.schedule(passage.request, candidates, &mut passage.rng);
-        decision.map_err(|error| passage.not_scheduled(error))
+        decision.map_err(|error| self.not_scheduled(passage, error))
+    }
+
+    fn no_candidates(&self, passage: &Passage<'_>) -> Rejection {
+        Rejection::NoCandidates { retry_after: self.retry_after_seconds(passage.identity.priority) }
+    }
+
+    fn none_available(&self, passage: &Passage<'_>) -> Rejection {
+        Rejection::NoneAvailable { retry_after: self.retry_after_seconds(passage.identity.priority) }
+    }
+
+    fn not_scheduled(&self, passage: &Passage<'_>, error: ScheduleError) -> Rejection {
+        match error {
+            ScheduleError::Filtered { profile } => {
+                tracing::debug!(request = %passage.request.id, %profile, "the filters of the profile leave no endpoint");
+                self.none_available(passage)
+            }
+            ScheduleError::Handler { .. } => Rejection::Scheduling(error),
+        }
     }
 
     /// An estimate of the output stays charged until the end; a prompt has been worked through with the first chunk.
@@ -337,16 +366,6 @@ impl Passage<'_> {
         ruled_out.retain(|serial| !is_suitable(serial));
         ruled_out.sort_unstable();
         Allowed { subset: self.subset.clone(), ruled_out }
-    }
-
-    fn not_scheduled(&mut self, error: ScheduleError) -> Rejection {
-        match error {
-            ScheduleError::Filtered { profile } => {
-                tracing::debug!(request = %self.request.id, %profile, "the filters of the profile leave no endpoint");
-                Rejection::none_available(&mut self.rng)
-            }
-            ScheduleError::Handler { .. } => Rejection::Scheduling(error),
-        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use sluice_core::{
-    Api, BoxFuture, Criticality, DropReason, EndpointId, EndpointUid, Priority, RequestId, Spawn, SystemClock, Tasks,
-    TerminationCause, TokenUsage,
+    Api, BoxFuture, Clock, Criticality, DropReason, EndpointId, EndpointUid, Priority, RequestId, Spawn, SystemClock,
+    Tasks, TerminationCause, TokenUsage,
 };
 use sluice_data::EndpointSpec;
 use sluice_flow::policy::Usage;
@@ -17,6 +17,16 @@ use sluice_schedule::{Filter, Next, Picker, Profile, ProfileHandler, ProfileResu
 use super::*;
 use crate::admission::Admission;
 use crate::{IdentityRules, SheddingGate};
+
+/// A clock that a test moves.
+#[derive(Debug, Default)]
+struct ByHand(AtomicU64);
+
+impl Clock for ByHand {
+    fn now(&self) -> Time {
+        Time::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
 
 /// No test waits for a timer.
 struct NoTasks;
@@ -131,8 +141,12 @@ impl World {
     }
 
     fn queueing_with(filters: &[Arc<dyn Filter>], ports: &[u16]) -> Self {
+        Self::queueing_by(Arc::new(SystemClock::start()), filters, ports)
+    }
+
+    fn queueing_by(clock: Arc<dyn Clock>, filters: &[Arc<dyn Filter>], ports: &[u16]) -> Self {
         Self::filtering(filters, ports, |table| {
-            let admission = Admission::start(one_per_endpoint(), Arc::new(SystemClock::start()), &Tasks::new(NoTasks));
+            let admission = Admission::start(one_per_endpoint(), clock, &Tasks::new(NoTasks));
             let listener = admission.clone();
             table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
             (Gatekeeper::FlowControl(admission.clone()), Some(admission))
@@ -207,6 +221,53 @@ fn without_a_gate_everybody_is_placed_and_counted() {
     assert_eq!(world.table.snapshot().endpoints()[0].load().tokens(), 100, "a token for four bytes");
     drop(in_flight);
     assert_eq!(world.loads(), [0, 0]);
+}
+
+#[test]
+fn without_a_gate_the_prompt_is_charged_until_the_first_bytes_of_the_answer() {
+    let world = World::open(&[1]);
+    let tokens = || world.table.snapshot().endpoints()[0].load().tokens();
+    let (_, in_flight) = destination_of(world.place(0, None));
+    let mut in_flight = in_flight.unwrap();
+    in_flight.sending(0);
+    assert_eq!(tokens(), 100, "an empty message is no answer");
+    in_flight.sending(1);
+    in_flight.sending(1);
+    assert_eq!((tokens(), world.loads()), (0, vec![1]));
+    drop(in_flight);
+    assert_eq!((tokens(), world.loads()), (0, vec![0]));
+}
+
+#[test]
+fn without_a_gate_an_estimate_of_the_output_is_charged_until_the_end() {
+    let mut world = World::open(&[1]);
+    world.router.estimate.output = Some(sluice_core::OutputEstimate { ratio: 1.0, max: None });
+    let (_, in_flight) = destination_of(world.place(0, None));
+    let mut in_flight = in_flight.unwrap();
+    in_flight.sending(1);
+    assert_eq!(world.table.snapshot().endpoints()[0].load().tokens(), 200);
+    drop(in_flight);
+    assert_eq!(world.table.snapshot().endpoints()[0].load().tokens(), 0);
+}
+
+#[test]
+fn whatever_refuses_a_request_says_when_the_queues_will_have_drained() {
+    let clock = Arc::new(ByHand::default());
+    let world = World::queueing_by(Arc::clone(&clock) as _, &[Arc::new(Only::Even)], &[1, 2]);
+    let (_, _held) = destination_of(world.place(0, None));
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    // One waits, and nobody has got in for ten seconds.
+    clock.0.store(Time::from_secs(10).as_nanos(), Ordering::Relaxed);
+
+    let unsuitable = world.place(0, Some("10.0.0.1:1")).unwrap().unwrap_err();
+    assert!(matches!(unsuitable, Rejection::NoneAvailable { retry_after: 10..=20 }), "{unsuitable:?}");
+    let intent = Intent { subset: Some(Subset::parse(["10.9.9.9"])), header_only: true, ..intent() };
+    let identity = Identity { priority: Priority(0), tenant: "a".into() };
+    let nowhere = poll(&mut Box::pin(world.router.route(intent, identity))).unwrap().unwrap_err();
+    assert!(matches!(nowhere, Rejection::NoCandidates { retry_after: 10..=20 }), "{nowhere:?}");
+    assert!((10..=20).contains(&world.router.retry_after_seconds(Priority(0))));
+    assert!((10..=20).contains(&world.router.retry_after(Priority(0)).as_secs()));
 }
 
 #[test]

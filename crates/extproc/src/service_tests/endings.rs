@@ -1,10 +1,44 @@
+use std::time::Duration;
+
 use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 
 use sluice_router::Gatekeeper;
 
-use super::rig::{Picking, one_at_a_time, response_end, response_headers, response_trailers, settings};
+use super::rig::{
+    Picking, one_at_a_time, request_body, request_headers, response_end, response_headers, response_trailers, settings,
+};
+
+/// Whoever gives a stream up at its deadline, be it the proxy or the gRPC server here, would leave the client without
+/// a reason.
+#[tokio::test]
+async fn a_waiting_request_is_refused_before_the_streams_deadline() {
+    let picking = Picking::start_with(settings(), |table| Gatekeeper::FlowControl(one_at_a_time(table))).await;
+    let running = [picking.chat("m").await.unwrap(), picking.chat("m").await.unwrap()];
+    let waiting = vec![request_headers(), request_body(r#"{"model":"m"}"#)];
+    let mut late = picking.open_within(Duration::from_secs(1), waiting).await.expect("an answer in time");
+    let (status, body) = late.refusal().await;
+    assert_eq!(status, 429);
+    assert!(body.contains("rejected-ttl-expired"), "{body}");
+    assert_eq!(picking.in_flight(), [1, 1], "what runs goes on");
+    drop((running, late));
+    picking.idle().await;
+}
+
+#[tokio::test]
+async fn a_stream_outlives_its_deadline_once_the_request_is_placed() {
+    let picking = Picking::start().await;
+    let chat = vec![request_headers(), request_body(r#"{"model":"m"}"#)];
+    let mut proxy = picking.open_within(Duration::from_millis(500), chat).await.unwrap();
+    proxy.answer().await;
+    proxy.answer().await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    proxy.send(response_headers(&[])).await;
+    assert!(matches!(proxy.answer().await, Answer::ResponseHeaders(_)));
+    drop(proxy);
+    picking.idle().await;
+}
 
 fn one(count: f64) -> bool {
     (count - 1.0).abs() < f64::EPSILON

@@ -130,14 +130,23 @@ impl Picking {
         messages: Vec<ProcessingRequest>,
         may_choose_modes: bool,
     ) -> Result<Proxy, Status> {
-        open(self.client.clone(), messages, may_choose_modes).await
+        open(self.client.clone(), messages, Announced { may_choose_modes, ..Announced::default() }).await
+    }
+
+    /// The same, announcing that the stream ends after `timeout`.
+    pub(super) async fn open_within(
+        &self,
+        timeout: Duration,
+        messages: Vec<ProcessingRequest>,
+    ) -> Result<Proxy, Status> {
+        open(self.client.clone(), messages, Announced { timeout: Some(timeout), ..Announced::default() }).await
     }
 
     /// Opens a stream that gets no answer for now.
     #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends its tasks")]
     pub(super) async fn open_waiting(&self, messages: Vec<ProcessingRequest>) -> JoinHandle<Result<Proxy, Status>> {
         let before = self.service.open_streams();
-        let opening = tokio::spawn(open(self.client.clone(), messages, false));
+        let opening = tokio::spawn(open(self.client.clone(), messages, Announced::default()));
         while self.service.open_streams() == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -187,10 +196,17 @@ impl Picking {
     }
 }
 
+/// What a stream says of itself.
+#[derive(Clone, Copy, Default)]
+struct Announced {
+    may_choose_modes: bool,
+    timeout: Option<Duration>,
+}
+
 fn open(
     mut client: ExternalProcessorClient<Channel>,
     messages: Vec<ProcessingRequest>,
-    may_choose_modes: bool,
+    announced: Announced,
 ) -> BoxFuture<'static, Result<Proxy, Status>> {
     let (sender, mut receiver) = mpsc::channel(messages.len().max(8));
     Box::pin(async move {
@@ -198,7 +214,10 @@ fn open(
             sender.send(message).await.unwrap();
         }
         let mut request = tonic::Request::new(stream::poll_fn(move |context| receiver.poll_recv(context)));
-        if may_choose_modes {
+        if let Some(timeout) = announced.timeout {
+            request.set_timeout(timeout);
+        }
+        if announced.may_choose_modes {
             request.metadata_mut().insert("x-sluice-mode-override", "allowed".parse().unwrap());
         }
         let replies = client.process(request).await?.into_inner();

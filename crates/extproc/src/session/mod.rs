@@ -90,7 +90,7 @@ pub(crate) struct Wanted {
 /// What is known of one stream before its first message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamFacts {
-    /// When the proxy gives the stream up.
+    /// When the proxy is about to give the stream up: the last moment for a refusal.
     pub(crate) deadline: Option<Time>,
     /// The proxy lets the picker choose the body modes.
     pub(crate) may_choose_modes: bool,
