@@ -2,37 +2,57 @@
 
 use std::sync::Arc;
 
-use sluice_core::Time;
+use sluice_core::{Endpoint, Time};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
-use sluice_flow::{Load, Partition, Partitions};
+use sluice_flow::{Load, Partition, Partitions, Stages};
 
 use super::Assembler;
 use crate::FlowControl;
+use crate::diagnostics::Remark;
 use crate::resolve::{ProfileEntry, ResolvedFlowControl, ResolvedProfile};
 
 impl Assembler<'_, '_> {
     /// Makes a detector that a profile lists as a filter bound what is booked on an endpoint, too. An endpoint that the
     /// filter finds full is then full for everybody, and requests wait for it instead of being refused.
+    /// One that fills the endpoints before the gate could close is warned of: then nobody waits at the gate, and neither
+    /// ceilings nor turns mean anything.
     pub(super) fn bound_by_filters(
-        &self,
+        &mut self,
         flow_control: &mut FlowControl,
         resolved: &ResolvedFlowControl,
         profiles: &[ResolvedProfile],
     ) {
         let gate = resolved.detector.as_ref().map(|detector| detector.value);
-        let listed =
-            profiles.iter().flat_map(|profile| &profile.entries).map(|ProfileEntry { instance, .. }| *instance);
-        let others = listed.filter(|instance| Some(*instance) != gate);
-        let detector = |instance: usize| {
-            let roles = self.roles[instance].as_ref()?;
-            roles.detector.clone().filter(|_| roles.filter.is_some())
-        };
-        let filters: Vec<_> = others.filter_map(detector).collect();
+        let mut filters = Vec::new();
+        for ProfileEntry { instance, node, .. } in profiles.iter().flat_map(|profile| &profile.entries) {
+            let Some(roles) = self.roles[*instance].as_ref().filter(|_| Some(*instance) != gate) else { continue };
+            let Some(filter) = roles.detector.clone().filter(|_| roles.filter.is_some()) else { continue };
+            if let Some(gate) = gate.filter(|_| !closes_when_full(&*flow_control.config.detector, &*filter)) {
+                let [filter, gate] = [*instance, gate].map(|instance| &self.instances[instance].name);
+                let message = format!(
+                    "endpoints are full for {filter:?} before the gate, {gate:?}, is closed: requests wait for an \
+                     endpoint, past the ceilings of their bands and the turns of their tenants"
+                );
+                let hint = format!("give {filter:?} limits as high as those of {gate:?}, or make it the gate");
+                self.warn(*node, Remark::new(message).hint(hint));
+            }
+            filters.push(filter);
+        }
         if !filters.is_empty() {
             let gate = Arc::clone(&flow_control.config.detector);
             flow_control.config.detector = Arc::new(Bounded { gate, filters });
         }
     }
+}
+
+/// Whether `gate` may find a pool saturated whose endpoints have as much in flight as `filter` lets them.
+fn closes_when_full(gate: &dyn SaturationDetector, filter: &dyn SaturationDetector) -> bool {
+    let endpoint = EndpointFacts { partitions: Stages::BOTH.partitions(), max_concurrency: None };
+    let BookingLimit { requests, tokens } = filter.new_state().booking_limit(&endpoint);
+    let full = Load { requests: requests.min(Endpoint::MAX_LIMIT), tokens: tokens.min(Endpoint::MAX_LIMIT) };
+    let mut state = gate.new_state();
+    state.reset(&[(endpoint, full)]);
+    state.reading(Partition::Pool).saturation() >= 1.0
 }
 
 /// Measures as `gate` does, and books no more on an endpoint than every one of `filters` allows.

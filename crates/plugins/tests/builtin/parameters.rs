@@ -105,3 +105,38 @@ schedulingProfiles: [{name: main, plugins: [";
     assert_eq!(limit("{pluginRef: lower}"), 2);
     assert_eq!(limit("{pluginRef: gate}, {pluginRef: lower}"), 2);
 }
+
+#[test]
+fn a_detector_that_fills_the_endpoints_before_the_gate_closes_is_warned_of() {
+    let said = |gate: &str, filter: &str| {
+        let text = format!(
+            "
+featureGates: [flowControl]
+plugins:
+  - {{name: gate, type: concurrency-detector, parameters: {gate}}}
+  - {{name: filter, type: concurrency-detector, parameters: {filter}}}
+flowControl: {{saturationDetector: {{pluginRef: gate}}}}
+schedulingProfiles: [{{name: main, plugins: [{{pluginRef: gate}}, {{pluginRef: filter}}]}}]
+"
+        );
+        let warnings = read(&text).unwrap().warnings;
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(said("{maxConcurrency: 100}", "{maxConcurrency: 8}"), @r#"c.yaml:7:64: warning: schedulingProfiles[0].plugins[1]: endpoints are full for "filter" before the gate, "gate", is closed: requests wait for an endpoint, past the ceilings of their bands and the turns of their tenants; give "filter" limits as high as those of "gate", or make it the gate"#);
+    for (gate, filter, warned) in [
+        ("{maxConcurrency: 8}", "{maxConcurrency: 8}", false),
+        ("{maxConcurrency: 8, headroom: 0.5}", "{maxConcurrency: 10}", false),
+        ("{maxConcurrency: 8}", "{maxConcurrency: 7, headroom: 0.2}", false),
+        ("{maxConcurrency: 8}", "{maxConcurrency: 7, headroom: 0.1}", true),
+        (
+            "{concurrencyMode: tokens, maxTokenConcurrency: 9}",
+            "{concurrencyMode: tokens, maxTokenConcurrency: 8}",
+            true,
+        ),
+        // In other units it depends on the requests.
+        ("{concurrencyMode: tokens}", "{maxConcurrency: 1}", false),
+        ("{maxConcurrency: 100}", "{concurrencyMode: tokens, maxTokenConcurrency: 1}", false),
+    ] {
+        assert_eq!(said(gate, filter).contains("before the gate"), warned, "{gate} {filter}");
+    }
+}
