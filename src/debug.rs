@@ -27,6 +27,7 @@ pub(crate) fn flow_page(stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>
         },
         "saturation": {"effective": stats.effective_saturation, "byStage": saturation},
         "closed": stats.closed,
+        "dryRun": stats.dry_run_ceilings,
         "bands": stats.bands.iter().map(|band| band_entry(band, stats)).collect::<Vec<_>>(),
         "endpoints": endpoints,
     })
@@ -36,7 +37,7 @@ fn band_entry(band: &BandStats, stats: &Stats) -> Value {
     json!({
         "priority": band.priority.0,
         "ceiling": band.ceiling,
-        "gated": why_gated(band, &stats.saturation),
+        "gated": why_gated(band, stats.dry_run_ceilings, &stats.saturation),
         "waiting": {"requests": band.waiting.requests, "bytes": band.waiting.bytes},
         "parked": band.parked,
         "oldestWaitSeconds": band.oldest_wait.as_secs_f64(),
@@ -47,24 +48,26 @@ fn band_entry(band: &BandStats, stats: &Stats) -> Value {
 }
 
 /// Null for a band that the gate lets pass.
-fn why_gated(band: &BandStats, saturation: &[(Partition, f64)]) -> Value {
+fn why_gated(band: &BandStats, dry_run: bool, saturation: &[(Partition, f64)]) -> Value {
     if !band.gated {
         return Value::Null;
     }
     if saturation.is_empty() {
         return json!("the pool has no endpoints");
     }
-    if band.ceiling <= 0.0 {
+    let ceiling = if dry_run { 1.0 } else { band.ceiling };
+    if ceiling <= 0.0 {
         return json!("its ceiling is 0: nothing of it is let in");
     }
-    let over = saturation.iter().filter(|(_, saturation)| *saturation >= band.ceiling);
+    let over = saturation.iter().filter(|(_, saturation)| *saturation >= ceiling);
     let over: Vec<String> = over
         .map(|(partition, saturation)| format!("saturation of {} is {saturation:.3}", partition_name(*partition)))
         .collect();
     if over.is_empty() {
         return json!("a band above it is held back");
     }
-    json!(format!("{}, its ceiling {:.3}", over.join(" and "), band.ceiling))
+    let name = if dry_run { "the ceiling of a dry run" } else { "its ceiling" };
+    json!(format!("{}, {name} {ceiling:.3}", over.join(" and ")))
 }
 
 fn flow_entry(flow: &FlowStats) -> Value {
@@ -73,7 +76,13 @@ fn flow_entry(flow: &FlowStats) -> Value {
         "waiting": {"requests": flow.waiting.requests, "bytes": flow.waiting.bytes},
         "oldestWaitSeconds": flow.oldest_wait.as_secs_f64(),
         "inFlight": flow.in_flight,
+        "held": why_held(flow),
     })
+}
+
+/// Null for a queue that takes its turns.
+fn why_held(flow: &FlowStats) -> Value {
+    if flow.capped { json!("its tenant has as many in flight as maxInFlightPerFlow allows") } else { Value::Null }
 }
 
 fn endpoint_entry(id: Option<&EndpointId>, endpoint: &EndpointStats) -> Value {
@@ -125,10 +134,34 @@ mod tests {
     #[test]
     fn a_gated_band_says_why() {
         let decode = [(Partition::Prefill, 0.1), (Partition::Decode, 0.85)];
+        let why_gated = |band: &BandStats, saturation: &[_]| why_gated(band, false, saturation);
         assert_eq!(why_gated(&band(0, 0.8, true), &decode), "saturation of decode is 0.850, its ceiling 0.800");
         assert_eq!(why_gated(&band(0, 0.8, false), &decode), Value::Null);
         assert_eq!(why_gated(&band(0, 0.0, true), &decode), "its ceiling is 0: nothing of it is let in");
         assert_eq!(why_gated(&band(0, 0.9, true), &decode), "a band above it is held back");
         assert_eq!(why_gated(&band(0, 1.0, true), &[]), "the pool has no endpoints");
+    }
+
+    #[test]
+    fn in_a_dry_run_the_ceiling_that_holds_back_is_quoted() {
+        let full = [(Partition::Decode, 1.0)];
+        let why = why_gated(&band(0, 0.8, true), true, &full);
+        assert_eq!(why, "saturation of decode is 1.000, the ceiling of a dry run 1.000");
+        assert_eq!(why_gated(&band(0, 0.0, true), true, &full), why, "a ceiling of 0 closes nothing");
+    }
+
+    #[test]
+    fn a_queue_at_the_limit_of_its_tenant_says_so() {
+        let flow = |capped| FlowStats {
+            tenant: "a".into(),
+            waiting: Waiting { requests: 1, bytes: 10 },
+            oldest_wait: std::time::Duration::ZERO,
+            in_flight: 2,
+            capped,
+            started: BTreeMap::new(),
+        };
+        assert_eq!(flow_entry(&flow(false))["held"], Value::Null);
+        let held = flow_entry(&flow(true))["held"].clone();
+        assert_eq!(held, "its tenant has as many in flight as maxInFlightPerFlow allows");
     }
 }

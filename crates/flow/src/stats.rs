@@ -24,6 +24,8 @@ pub struct Stats {
     pub saturation: Vec<(Partition, f64)>,
     /// What the gate compares with the ceilings: the worst of `saturation`, 1 for an empty pool.
     pub effective_saturation: f64,
+    /// Ceilings are counted and not applied: every band is let in up to a saturation of 1.
+    pub dry_run_ceilings: bool,
     pub endpoints: BTreeMap<EndpointKey, EndpointStats>,
     /// By priority; kept after a band is gone.
     pub totals: BTreeMap<Priority, BandTotals>,
@@ -63,6 +65,8 @@ pub struct FlowStats {
     pub oldest_wait: Duration,
     /// Leases, granted and started.
     pub in_flight: u64,
+    /// It has as many in flight as it may have, and is passed over.
+    pub capped: bool,
     /// What its started leases weigh on each endpoint.
     pub started: BTreeMap<EndpointKey, Load>,
 }

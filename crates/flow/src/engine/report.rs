@@ -59,6 +59,7 @@ impl Engine {
             leases: *leases,
             saturation: saturation.collect(),
             effective_saturation: pool.worst(),
+            dry_run_ceilings: config.dry_run.ceilings,
             endpoints: pool.loads(),
             totals: totals.clone(),
             flattened_ceilings: *flattened_ceilings,
@@ -101,6 +102,7 @@ impl Engine {
                     waiting: flow.waiting,
                     oldest_wait: wait(id),
                     in_flight: flow.in_flight,
+                    capped: flow.capped,
                     started: started.remove(&(band.priority.0, id)).unwrap_or_default(),
                 })
                 .collect();
