@@ -37,8 +37,8 @@ impl Assembler<'_, '_> {
             Some(Choice::Default(_)) | None => Document::ROOT,
         };
         let bands = if closed.len() == 1 { "the ceiling of priority" } else { "the ceilings of priorities" };
-        let remark =
-            Remark::new(format!("{bands} {} are 0: their requests wait and are never let in", closed.join(", ")));
+        let are = if closed.len() == 1 { "is" } else { "are" };
+        let remark = Remark::new(format!("{bands} {} {are} 0: their requests are never let in", closed.join(", ")));
         self.warn(node, remark.hint("a ceiling above 0 lets in at least one request"));
     }
 }

@@ -151,7 +151,7 @@ sluice:
         )
     };
     assert_snapshot!(diagnose(&text("")), @r"
-    c.yaml:8:30: warning: flowControl.usageLimitPolicyPluginRef: the ceilings of priorities -6, -9 are 0: their requests wait and are never let in; a ceiling above 0 lets in at least one request
+    c.yaml:8:30: warning: flowControl.usageLimitPolicyPluginRef: the ceilings of priorities -6, -9 are 0: their requests are never let in; a ceiling above 0 lets in at least one request
     ok
     ");
     assert_eq!(diagnose(&text("ceilings")), "ok");
