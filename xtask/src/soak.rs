@@ -84,6 +84,10 @@ async fn burst(picker: &Path, arguments: &Arguments) -> Result<()> {
     let stack = Stack::start_configured(picker, &[], config, envoy, &addresses).await?;
     let report = burst.run(&stack, &servers).await?;
     say(format_args!("{report}"));
+    let stats = stack.envoy.stats().await?;
+    let labels = [("envoy_http_conn_manager_prefix", "inference"), ("envoy_response_code_class", "5")];
+    let server_errors = stats.count("envoy_http_downstream_rq_xx", &labels);
+    ensure!(server_errors == Some(0), "Envoy has answered {server_errors:?} requests with 5xx");
     ensure!(report.broken == 0 && report.statuses.keys().all(|&status| status == 200), "not all were served");
     for (index, server) in report.servers.iter().enumerate() {
         ensure!(server.peak_without_aborted == slots, "server-{index} was not filled to its limit and no further");

@@ -47,6 +47,8 @@ pub struct BurstServer {
     pub peak: usize,
     /// The same without requests whose client was gone, though the server had not noticed yet.
     pub peak_without_aborted: usize,
+    /// Requests whose client was gone when the server noticed.
+    pub aborted: usize,
 }
 
 impl Burst {
@@ -88,20 +90,28 @@ enum Answer {
     Broken,
 }
 
-/// A chat of random length, which its client may leave.
+/// A chat of random length, which its client may leave: at some time, or once its answer has begun.
 async fn one(client: &Client, url: &str, random: &mut StdRng) -> Answer {
+    let stays = random.random_bool(0.7);
+    let streamed = random.random_bool(0.5);
+    let leaves_while_served = streamed && !stays && random.random_bool(0.5);
+    // Who leaves while being served must not be served first.
+    let hold = if leaves_while_served { 1_000 } else { random.random_range(0..15_u32) };
     let mut request = client.post(url).header("content-type", "application/json");
-    request = request.header(HOLD_HEADER, random.random_range(0..15_u32).to_string());
-    if random.random_bool(0.5) {
+    request = request.header(HOLD_HEADER, hold.to_string());
+    if streamed {
         request = request.header(STREAM_HEADER, "1");
     }
     let request = request.body(r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#);
     let answer = async {
         let Ok(response) = request.send().await else { return Answer::Broken };
         let status = response.status().as_u16();
+        if leaves_while_served && status == 200 {
+            return Answer::Left;
+        }
         if response.bytes().await.is_ok() { Answer::Complete(status) } else { Answer::Broken }
     };
-    if random.random_bool(0.7) {
+    if stays || leaves_while_served {
         return answer.await;
     }
     let patience = Duration::from_millis(random.random_range(0..120));
@@ -133,8 +143,10 @@ impl BurstReport {
 
 impl BurstServer {
     fn of(server: &CountingUpstream) -> Self {
-        let requests = server.visits().len();
-        Self { requests, peak: server.peak(), peak_without_aborted: server.peak_without_aborted(STEP) }
+        let visits = server.visits();
+        let aborted = visits.iter().filter(|visit| visit.ended.is_some_and(|end| end.aborted)).count();
+        let (peak, peak_without_aborted) = (server.peak(), server.peak_without_aborted(STEP));
+        Self { requests: visits.len(), peak, peak_without_aborted, aborted }
     }
 }
 
@@ -143,9 +155,9 @@ impl fmt::Display for BurstReport {
         let Self { complete, left, statuses, broken, servers } = self;
         write!(f, "{complete} complete {statuses:?}, {left} left by their clients, {broken} broken")?;
         for (index, server) in servers.iter().enumerate() {
-            let BurstServer { requests, peak, peak_without_aborted } = server;
+            let BurstServer { requests, peak, peak_without_aborted, aborted } = server;
             write!(f, "; server-{index}: {requests} requests, at most {peak_without_aborted} at once, ")?;
-            write!(f, "{peak} with those aborted within {STEP:?}")?;
+            write!(f, "{peak} with those of the {aborted} aborted ones that it had yet to drop ({STEP:?} at most)")?;
         }
         Ok(())
     }

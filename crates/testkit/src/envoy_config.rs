@@ -159,6 +159,19 @@ impl EnvoyConfig {
         Ok(())
     }
 
+    /// Turns headers of requests into metadata for the picker, as a filter that authenticates clients would. Each rule: the
+    /// header, which goes no further, and namespace and key of what it becomes.
+    pub fn metadata_from_headers(&mut self, rules: &[(&str, &str, &str)]) -> Result<()> {
+        let rule = |&(header, namespace, key): &(&str, &str, &str)| json!({"header": header, "remove": true, "on_header_present": {"metadata_namespace": namespace, "key": key}});
+        self.insert_http_filter(json!({
+            "name": "envoy.filters.http.header_to_metadata",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
+                "request_rules": rules.iter().map(rule).collect::<Vec<_>>(),
+            },
+        }))
+    }
+
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         self.document.write(path)
     }

@@ -68,7 +68,7 @@ impl Soak<'_> {
 
     async fn round(&self, rig: &mut Rig, random: &mut StdRng, report: &mut SoakReport) -> Result<()> {
         rig.hold(random.random_range(0..3)).await?;
-        let load = Load::start(rig.url(), random.random())?;
+        let load = Load::start(rig.url(), &rig.addresses(), random.random())?;
         pause(random, 300).await;
         let server = random.random_range(0..rig.servers());
         let mut killed = false;

@@ -13,5 +13,8 @@ async fn the_ledger_is_what_the_engines_say_at_every_quiet_moment() {
     let soak = Soak { picker: picker(), simulator: &simulator, duration: Duration::from_secs(30), seed: 1 };
     let report = soak.run().await.unwrap();
     println!("{report}");
-    assert!(report.quiet_moments >= 5 && report.returned + report.replaced > 0, "{report}");
+    assert!(report.quiet_moments >= 5 && report.returned > 0, "{report}");
+    for ending in ["complete", "refused by the model", "left", "expired", "complete where it was hinted to"] {
+        assert!(report.endings.get(ending).is_some_and(|&count| count > 0), "none {ending}: {report}");
+    }
 }

@@ -13,14 +13,19 @@ async fn bursts_with_disconnects_fill_every_server_to_its_limit_and_not_beyond()
     const SLOTS: u32 = 4;
     const SERVERS: usize = 2;
     let pool = Counted::start(SERVERS, &config(SLOTS, &json!({}), &json!({}))).await.unwrap();
-    let burst = Burst { clients: 80, requests: 1_500, seed: 1 };
+    let burst = Burst { clients: 80, requests: 2_500, seed: 1 };
     let report = burst.run(&pool.stack, &pool.servers).await.unwrap();
     println!("{report}");
     assert_eq!(report.statuses.keys().copied().collect::<Vec<_>>(), [200], "{report}");
-    assert!(report.left > burst.requests / 10, "{report}");
+    assert!(report.left > burst.requests / 10 && report.broken == 0, "{report}");
     for server in &report.servers {
         assert_eq!(server.peak_without_aborted, 4, "{report}");
+        assert!(server.aborted > 10, "clients leave while they are served, too: {report}");
     }
+    // Those who left have not seen their status.
+    let stats = pool.stack.envoy.stats().await.unwrap();
+    let server_errors = [("envoy_http_conn_manager_prefix", "inference"), ("envoy_response_code_class", "5")];
+    assert_eq!(stats.count("envoy_http_downstream_rq_xx", &server_errors), Some(0));
     eventually(LIMIT, "nothing is left", async || {
         let page = pool.stack.picker.flow().await?;
         let leases = [&page["leases"]["granted"], &page["leases"]["started"], &page["waiting"]["requests"]];

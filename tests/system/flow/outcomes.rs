@@ -5,9 +5,9 @@ use std::time::Duration;
 use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 use sluice_core::{Clock, SystemClock};
-use sluice_testkit::eventually;
+use sluice_testkit::{Part, eventually};
 
-use super::support::{AT_ONCE, Counted, DROPPED_REASON, TTL, assert_refused, config};
+use super::support::{AT_ONCE, Counted, DROPPED_REASON, TTL, assert_refused, config, envoy};
 use crate::support::LIMIT;
 
 /// One slot, taken, and room for two requests to wait in each band.
@@ -116,6 +116,67 @@ async fn a_request_waits_as_long_as_its_client_or_its_band_allows() {
         assert_refused(response, 429, "rejected-ttl-expired", "request timed out in queue: ").await;
     }
     assert_eq!(pool.waiting().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_waits_is_refused_before_the_proxy_gives_its_stream_up() {
+    let mut deadline = envoy().unwrap();
+    let metadata = json!([{"key": "grpc-timeout", "value": "1S"}]);
+    deadline.put(Part::GrpcService, "initial_metadata", metadata).unwrap();
+    let mut pool = Counted::start_with(1, &config(1, &json!({}), &json!({})), &[], deadline).await.unwrap();
+    let request = pool.chat("running");
+    pool.send(request);
+    pool.wait_for(1, 0).await.unwrap();
+    let clock = SystemClock::start();
+    let response = pool.chat("waits").send().await.unwrap();
+    let took = clock.now().saturating_since(sluice_core::Time::ZERO);
+    assert!(took >= Duration::from_millis(900), "{took:?}");
+    assert_refused(response, 429, "rejected-ttl-expired", "request timed out in queue: ").await;
+    assert_eq!(pool.ended_with("EvictedTTL").await.unwrap(), 1);
+    pool.wait_for(1, 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_the_whole_queue_is_full_the_newest_of_the_lowest_band_makes_room() {
+    let (limit, displace) = (json!({"maxRequests": 2}), json!({"queue": {"whenFull": "displace"}}));
+    let mut pool = Counted::start(1, &config(1, &limit, &displace)).await.unwrap();
+    let request = pool.chat("running");
+    pool.send(request);
+    pool.wait_for(1, 0).await.unwrap();
+    let oldest = pool.chat_for("batch", "oldest");
+    pool.send(oldest);
+    pool.wait_for(1, 1).await.unwrap();
+    let newest = pool.chat_for("batch", "newest").send();
+    let urgent = async {
+        pool.wait_for(1, 2).await.unwrap();
+        let urgent = pool.chat_for("interactive", "urgent").send();
+        let served = async {
+            eventually(LIMIT, "the newest is displaced", async || {
+                Ok((pool.ended_with("RejectedCapacity").await? == 1).then_some(()))
+            })
+            .await
+            .unwrap();
+            pool.servers[0].release(2);
+        };
+        tokio::join!(urgent, served).0
+    };
+    let (newest, urgent) = tokio::join!(newest, urgent);
+    assert_refused(newest.unwrap(), 429, "rejected-saturated", "request rejected pre-queue: queue at capacity").await;
+    assert_eq!(urgent.unwrap().status(), 200);
+    let metrics = pool.stack.picker.metrics().await.unwrap();
+    let displaced = metrics.count("llm_d_epp_flow_control_displaced_total", &[("priority", "-10")]);
+    assert_eq!(displaced, Some(1));
+    pool.wait_for(1, 0).await.unwrap();
+    assert_eq!(pool.servers[0].tags(), ["running", "urgent", "oldest"]);
+
+    // Nobody makes room for an equal.
+    let request = pool.chat_for("batch", "waits-0");
+    pool.send(request);
+    let request = pool.chat_for("batch", "waits-1");
+    pool.send(request);
+    pool.wait_for(1, 2).await.unwrap();
+    let response = pool.chat_for("batch", "equal").send().await.unwrap();
+    assert_refused(response, 429, "rejected-saturated", "request rejected pre-queue: queue at capacity").await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use reqwest::{Client, RequestBuilder, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sluice_testkit::{
     CountingUpstream, EnvoyConfig, HOLD_HEADER, PickerConfig, Protocol, STREAM_HEADER, Stack, TAG_HEADER, Template,
     eventually, flow_config,
@@ -43,18 +43,11 @@ pub(crate) fn envoy() -> Result<EnvoyConfig> {
 /// The same with a filter that turns the headers [`SUBSET`] and [`VOUCHED_OBJECTIVE`] into metadata for the picker, as
 /// a filter that authenticates clients would.
 pub(crate) fn vouching_envoy() -> Result<EnvoyConfig> {
-    let rule = |header: &str, namespace: &str, key: &str| json!({"header": header, "remove": true, "on_header_present": {"metadata_namespace": namespace, "key": key}});
     let mut config = envoy()?;
-    config.insert_http_filter(json!({
-        "name": "envoy.filters.http.header_to_metadata",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
-            "request_rules": [
-                rule(SUBSET, "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"),
-                rule(VOUCHED_OBJECTIVE, "sluice", "objective"),
-            ],
-        },
-    }))?;
+    config.metadata_from_headers(&[
+        (SUBSET, "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"),
+        (VOUCHED_OBJECTIVE, "sluice", "objective"),
+    ])?;
     Ok(config)
 }
 

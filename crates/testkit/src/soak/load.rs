@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +15,8 @@ use tokio::task::JoinSet;
 use crate::{Protocol, SseEvents};
 
 const CLIENTS: u64 = 24;
+/// Names the endpoints that the request may use.
+pub(super) const SUBSET: &str = "x-test-subset";
 
 /// Clients that send one random request after the other until they are stopped.
 #[derive(Debug)]
@@ -27,11 +30,15 @@ pub(super) struct Load {
 pub(super) enum Ending {
     /// Served, or refused by the model server for a reason that lies in the request.
     Complete,
+    /// Served by an endpoint of those that a gateway would allow.
+    CompleteHinted,
     ModelError,
     /// The client left.
     Left,
     /// It did not get in within the time it allowed.
     Expired,
+    /// The proxy's 502 or 503 for a connection that failed: its server had been killed.
+    Unreachable,
     /// None of the above.
     Unexpected(String),
 }
@@ -39,8 +46,11 @@ pub(super) enum Ending {
 impl Ending {
     /// Whether the load alone explains it, or a server that was killed meanwhile.
     pub(super) fn is_explained(&self, killed: bool) -> bool {
-        let Self::Unexpected(what) = self else { return true };
-        killed && (what.starts_with("broken off") || what.contains("upstream connect error"))
+        match self {
+            Self::Unreachable => killed,
+            Self::Unexpected(what) => killed && what.starts_with("broken off"),
+            Self::Complete | Self::CompleteHinted | Self::ModelError | Self::Left | Self::Expired => true,
+        }
     }
 }
 
@@ -48,6 +58,8 @@ impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Complete => "complete",
+            Self::CompleteHinted => "complete where it was hinted to",
+            Self::Unreachable => "5xx because its server was gone",
             Self::ModelError => "refused by the model",
             Self::Left => "left",
             Self::Expired => "expired",
@@ -57,17 +69,19 @@ impl fmt::Display for Ending {
 }
 
 impl Load {
-    pub(super) fn start(url: &str, seed: u64) -> Result<Self> {
+    /// `servers` are the addresses that hints may name.
+    pub(super) fn start(url: &str, servers: &[SocketAddr], seed: u64) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
             let protocol = if number % 2 == 0 { Protocol::Http1 } else { Protocol::Http2 };
             let (client, url, stop) = (protocol.client()?, url.to_owned(), Arc::clone(&stop));
+            let servers = servers.to_vec();
             let mut random = StdRng::seed_from_u64(seed.wrapping_add(number));
             clients.spawn(async move {
                 let mut endings = BTreeMap::new();
                 while !stop.load(Ordering::Relaxed) {
-                    *endings.entry(one(&client, &url, &mut random).await).or_default() += 1;
+                    *endings.entry(one(&client, &url, &servers, &mut random).await).or_default() += 1;
                 }
                 endings
             });
@@ -88,7 +102,7 @@ impl Load {
     }
 }
 
-async fn one(client: &Client, url: &str, random: &mut StdRng) -> Ending {
+async fn one(client: &Client, url: &str, servers: &[SocketAddr], random: &mut StdRng) -> Ending {
     let objective = ["interactive", "standard", "batch", "nobody"][random.random_range(0..4)];
     let tenant = ["a", "b", "c"][random.random_range(0..3)];
     let request = client.post(url).header("content-type", "application/json");
@@ -96,7 +110,7 @@ async fn one(client: &Client, url: &str, random: &mut StdRng) -> Ending {
     let request = request.header("x-llm-d-inference-fairness-id", tenant);
     let tokens = random.random_range(1..30);
     let stream = random.random_bool(0.6);
-    match random.random_range(0..10) {
+    match random.random_range(0..12) {
         0..4 => answer(request, &chat(tokens, stream)).await,
         4..7 => {
             let patience = Duration::from_millis(random.random_range(0..200));
@@ -106,6 +120,16 @@ async fn one(client: &Client, url: &str, random: &mut StdRng) -> Ending {
         7..9 => {
             let ttl = format!("{}ms", random.random_range(0..50));
             answer(request.header("x-llm-d-inference-ttl", ttl), &chat(tokens, stream)).await
+        }
+        9..11 => {
+            // Two of them, as one may be out of the pool.
+            let skipped = random.random_range(0..servers.len());
+            let hint: Vec<_> = servers.iter().enumerate().filter(|(place, _)| *place != skipped).collect();
+            let hint: Vec<_> = hint.iter().map(|(_, server)| server.to_string()).collect();
+            match answer(request.header(SUBSET, hint.join(",")), &chat(tokens, stream)).await {
+                Ending::Complete => Ending::CompleteHinted,
+                other => other,
+            }
         }
         // More than the model's length.
         _ => answer(request, &chat(10_000_000, stream)).await,
@@ -125,6 +149,7 @@ async fn answer(request: RequestBuilder, body: &Value) -> Ending {
         Ok(text) if status == 429 && (text.contains("rejected-ttl-expired") || text.contains("rejected-saturated")) => {
             Ending::Expired
         }
+        Ok(text) if [502, 503].contains(&status) && text.contains("upstream connect error") => Ending::Unreachable,
         Ok(text) => Ending::Unexpected(format!("{status}: {text}")),
     }
 }

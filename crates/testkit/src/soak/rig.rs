@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use reqwest::Client;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::load::chat;
+use super::load::{SUBSET, chat};
 use crate::{
     EndpointsFile, EnvoyConfig, PickerConfig, Protocol, Simulator, SseEvents, Stack, Template, eventually, flow_config,
 };
@@ -57,7 +58,9 @@ impl Rig {
             servers.push(Server { simulator: start(simulator, place, 0).await?, process: 0, in_pool: true });
         }
         let addresses: Vec<_> = servers.iter().map(|server| server.simulator.address()).collect();
-        let envoy = EnvoyConfig::from_template(Template::FullDuplex)?;
+        let mut envoy = EnvoyConfig::from_template(Template::FullDuplex)?;
+        let subset = (SUBSET, "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
+        envoy.metadata_from_headers(&[subset])?;
         let config = |endpoints: &Path| PickerConfig::custom(&flow_config(SLOTS), endpoints);
         let stack = Stack::start_configured(picker, &[], config, envoy, &addresses).await?;
         let url = stack.envoy.url("/v1/chat/completions");
@@ -71,6 +74,10 @@ impl Rig {
 
     pub(super) fn servers(&self) -> usize {
         self.servers.len()
+    }
+
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|server| server.simulator.address()).collect()
     }
 
     /// Opens so many streams, if there is room, and waits for the first token of each. Not while the pool changes.
@@ -175,6 +182,7 @@ impl Rig {
 
     async fn difference(&self) -> Result<()> {
         let page = self.stack.picker.flow().await?;
+        let picker = self.stack.picker.metrics().await?;
         for (place, server) in self.servers.iter().enumerate() {
             // What runs on an endpoint counts on it, in the pool or out of it, and after it has come back.
             let held: Vec<_> = self.held.iter().filter(|held| held.server == place).collect();
@@ -183,6 +191,14 @@ impl Rig {
             ensure!(is_present == server.in_pool, "{} in the pool: {is_present}: {page}", name(place));
             let counted: u64 = own().map(in_flight).sum();
             ensure!(counted == held.len() as u64, "{} should have {} in flight: {page}", name(place), held.len());
+
+            // A prompt is worked through with the first token, which every one of them has sent.
+            let tokens: u64 = own().map(|entry| entry["inFlight"]["tokens"].as_u64().unwrap_or(u64::MAX)).sum();
+            ensure!(tokens == 0, "{} has {tokens} tokens in flight: {page}", name(place));
+            for (series, expected) in [("requests", held.len() as i64), ("tokens", 0)] {
+                let count = picker.count(&format!("llm_d_epp_inflight_{series}"), &[("endpoint_name", &name(place))]);
+                ensure!(count.unwrap_or(0) == expected, "inflight_{series} of {}: {count:?}", name(place));
+            }
 
             let metrics = server.simulator.metrics().await?;
             for (series, expected) in [("running", held.len() as i64), ("waiting", 0)] {
