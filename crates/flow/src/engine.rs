@@ -239,10 +239,17 @@ impl Engine {
 
     /// Removes the last trace of a ticket; its band may end with it.
     fn forget(&mut self, ticket: Ticket) {
-        let Some(item) = self.items.remove(ticket) else { return };
+        let item = self.items.remove(ticket);
+        check!(self.violations, F1, item.is_some());
+        let Some(item) = item else { return };
         let Some(index) = self.band_index(item.priority) else { return };
         self.bands[index].forget_ticket(item.flow);
-        if self.bands[index].tickets == 0 && !self.is_provisioned(item.priority) {
+        self.retire_band(index);
+    }
+
+    /// Removes a band that has no tickets, unless it exists without.
+    fn retire_band(&mut self, index: usize) {
+        if self.bands[index].tickets == 0 && !self.is_provisioned(self.bands[index].priority) {
             self.bands.remove(index);
             self.ceilings_due = true;
             self.count_bands();

@@ -44,7 +44,11 @@ pub(crate) type Weight = PerPartition<u64>;
 
 /// Started leases with a negative priority that are not revoked.
 #[derive(Debug, Default)]
-pub(crate) struct Victims(BTreeMap<Priority, Class>);
+pub(crate) struct Victims {
+    classes: BTreeMap<Priority, Class>,
+    /// Those whose ends would free nothing in the present pool: another pool may make victims of them.
+    set_aside: BTreeSet<Ticket>,
+}
 
 #[derive(Debug, Default)]
 struct Class {
@@ -53,30 +57,47 @@ struct Class {
 }
 
 impl Victims {
+    /// There is nobody whose end would free anything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.classes.is_empty()
+    }
+
+    /// Keeps in mind a lease that weighs nothing at present.
+    pub(crate) fn set_aside(&mut self, ticket: Ticket) {
+        self.set_aside.insert(ticket);
+    }
+
+    /// It is no longer one of those, if it was.
+    pub(crate) fn take_up(&mut self, ticket: Ticket) {
+        self.set_aside.remove(&ticket);
+    }
+
+    /// All of them, whether or not they weigh anything.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        let members = self.classes.values().flat_map(|class| class.members.keys());
+        members.map(|key| key.ticket).chain(self.set_aside.iter().copied())
     }
 
     pub(crate) fn insert(&mut self, key: VictimKey, weight: Weight) {
-        let class = self.0.entry(key.priority).or_default();
+        let class = self.classes.entry(key.priority).or_default();
         add(&mut class.total, &weight);
         class.members.insert(key, weight);
     }
 
     pub(crate) fn remove(&mut self, key: &VictimKey) {
-        let Some(class) = self.0.get_mut(&key.priority) else { return };
+        let Some(class) = self.classes.get_mut(&key.priority) else { return };
         if let Some(weight) = class.members.remove(key) {
             sub(&mut class.total, &weight);
         }
         if class.members.is_empty() {
-            self.0.remove(&key.priority);
+            self.classes.remove(&key.priority);
         }
     }
 
     /// The weights of all victims below `priority`: their ends take off no more than that.
     pub(crate) fn total_below(&self, priority: Priority) -> Weight {
         let mut sum = Weight::default();
-        for class in self.0.range(..priority).map(|(_, class)| class) {
+        for class in self.classes.range(..priority).map(|(_, class)| class) {
             add(&mut sum, &class.total);
         }
         sum
@@ -84,7 +105,7 @@ impl Victims {
 
     /// The victims below `priority`, in their order.
     pub(crate) fn below(&self, priority: Priority) -> impl Iterator<Item = VictimKey> {
-        self.0.range(..priority).flat_map(|(_, class)| class.members.keys().copied())
+        self.classes.range(..priority).flat_map(|(_, class)| class.members.keys().copied())
     }
 }
 

@@ -131,6 +131,11 @@ impl Partitions {
         self.0 == 0
     }
 
+    /// The stages among them: a partition of its own each.
+    pub(crate) const fn stages(self) -> Stages {
+        Stages(self.0 & Stages::BOTH.0)
+    }
+
     #[must_use]
     pub(crate) const fn with(self, partition: Partition) -> Self {
         Self(self.0 | partition.bit())

@@ -89,6 +89,11 @@ impl Pool {
             && (!stages.contains(crate::Stage::Decode) || populated.contains(Partition::Decode))
     }
 
+    /// Those that have endpoints.
+    pub(crate) fn stages(&self) -> Stages {
+        self.populated.stages()
+    }
+
     /// The endpoints of the present pool that `eligible` allows, in the order of the pool.
     pub(crate) fn targets(&self, eligible: &dyn Eligibility) -> Arc<[EndpointKey]> {
         let allowed = |key: &&EndpointKey| eligible.allows(&self.endpoints[*key].endpoint);

@@ -232,7 +232,7 @@ impl Page<'_> {
         self.counter("llm_d_epp_flow_control_flattened_ceilings_total", help, &[], &flattened);
         let broken = |invariant: InvariantId| (vec![invariant.to_string()], float(stats.violations.of(invariant)));
         let help = "invariants of the engine that were found broken: a bug";
-        let broken = InvariantId::ALL.map(broken);
+        let broken = InvariantId::COUNTED.map(broken);
         self.counter("llm_d_epp_flow_control_invariant_violations_total", help, &["invariant"], &broken);
     }
 
@@ -297,7 +297,64 @@ impl Page<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use sluice_core::{Clock, Time};
+    use sluice_flow::{BandConfig, Config, Engine};
+    use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+
     use super::*;
+
+    #[derive(Debug)]
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now(&self) -> Time {
+            Time::ZERO
+        }
+    }
+
+    impl FlowState for FlowSnapshot {
+        fn now(&self) -> FlowSnapshot {
+            self.clone()
+        }
+    }
+
+    /// The rows of one family: label values and value.
+    fn rows(stats: Stats, family: &str) -> Vec<(Vec<String>, f64)> {
+        let state = FlowSnapshot { stats, names: BTreeMap::new() };
+        let tenants = TenantLabels::new(10, Arc::new(Stopped));
+        let families = FlowCollector::new(Arc::new(state), tenants, "p", "l", false).collect();
+        let family = families.into_iter().find(|found| found.name() == family).unwrap();
+        let values = |metric: &prometheus::proto::Metric| {
+            let labels = metric.get_label().iter().map(|label| label.value().to_owned()).collect();
+            (labels, metric.get_gauge().get_value() + metric.get_counter().get_value())
+        };
+        family.get_metric().iter().map(values).collect()
+    }
+
+    fn idle() -> Stats {
+        let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+        let (limit, detector) = (StaticUsageLimit::default(), ConcurrencyDetector::default());
+        Engine::new(Config::new(template, Arc::new(limit), Arc::new(detector))).stats(Time::ZERO)
+    }
+
+    #[test]
+    fn what_a_plan_wants_back_stands_beside_what_it_is_about_to_get() {
+        let mut stats = Stats { reclaim_target: 5.0, ..idle() };
+        stats.revocations.outstanding = 3;
+        let pool = || vec!["p".to_owned()];
+        assert_eq!(rows(stats.clone(), "llm_d_epp_flow_control_reclaim_target"), [(pool(), 5.0)]);
+        assert_eq!(rows(stats, "llm_d_epp_flow_control_pending_reclaim"), [(pool(), 3.0)]);
+    }
+
+    #[test]
+    fn only_invariants_that_are_checked_have_a_row() {
+        let rows = rows(idle(), "llm_d_epp_flow_control_invariant_violations_total");
+        let labels = rows.iter().flat_map(|(labels, _)| labels).map(String::as_str);
+        let shown: BTreeSet<&str> = labels.filter(|label| *label != "p").collect();
+        assert_eq!(shown, ["F1", "F2", "F5", "F7", "F9", "F10", "F11", "F12"].into());
+    }
 
     #[test]
     fn rows_are_bounded_and_their_sum_is_not_cut() {

@@ -1,5 +1,6 @@
 //! News from outside: another pool, other objectives, another configuration, the end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_core::Time;
@@ -39,29 +40,31 @@ impl Engine {
         for &ticket in &hinted {
             self.forget_targets(ticket);
         }
+        let before = self.pool.stages();
         self.pool.replace(members);
         self.reweigh_all();
         for &ticket in &hinted {
             self.find_targets(ticket);
         }
+        let regime = self.regime;
         self.update_regime();
-        self.drop_unservable();
+        if !self.pool.is_empty() {
+            self.drop_unservable(self.regime != regime || !self.pool.has_stages(before));
+        }
     }
 
-    /// Ends the tickets that no endpoint of a pool with endpoints can serve, in the order of arrival.
-    fn drop_unservable(&mut self) {
-        if self.pool.is_empty() {
-            return;
+    /// Ends the tickets that no endpoint of a pool with endpoints can serve, in the order of arrival. Only if some stage
+    /// may have lost its last endpoint are there others among them than hinted ones.
+    fn drop_unservable(&mut self, lost_a_stage: bool) {
+        let without_target = self.hinted.iter().filter(|(_, (_, targets))| targets.is_empty());
+        let mut tickets: BTreeMap<u64, Ticket> =
+            without_target.map(|(sequence, (ticket, _))| (*sequence, *ticket)).collect();
+        if lost_a_stage {
+            let of_stage =
+                self.items.iter().filter(|(_, item)| item.is_waiting() && !self.pool.has_stages(item.required));
+            tickets.extend(of_stage.map(|(ticket, item)| (item.rank.sequence, ticket)));
         }
-        let unservable = |&(_, item): &(Ticket, &Item)| {
-            item.is_waiting()
-                && (!self.pool.has_stages(item.required)
-                    || self.hinted.get(&item.rank.sequence).is_some_and(|(_, targets)| targets.is_empty()))
-        };
-        let mut tickets: Vec<(u64, Ticket)> =
-            self.items.iter().filter(unservable).map(|(ticket, item)| (item.rank.sequence, ticket)).collect();
-        tickets.sort_unstable();
-        for (_, ticket) in tickets {
+        for ticket in tickets.into_values() {
             self.drop_ticket(ticket, Outcome::EvictedNoEndpoints);
         }
     }
@@ -104,12 +107,11 @@ impl Engine {
         // The victim order may be another, or eviction on or off.
         let tickets: Vec<Ticket> = self.items.keys().collect();
         for ticket in tickets {
-            self.delist_victim(ticket);
             if left_dry_run {
                 self.forget_dry_revocation(ticket);
             }
+            self.reweigh(ticket);
         }
-        self.reweigh_all();
     }
 
     fn reload_band(&mut self, index: usize) {

@@ -41,23 +41,27 @@ impl Engine {
     }
 
     fn refusal_by_headers(&mut self, ask: &Ask) -> Option<Outcome> {
-        let priority = ask.flow.priority;
         if self.closed {
             return Some(Outcome::RejectedOther);
         }
-        let config =
-            self.band_index(priority).map_or_else(|| self.config.band(priority), |index| &self.bands[index].config);
-        let (shed, max_requests, max_bytes) = (config.shed, config.max_requests, config.max_bytes);
-        let at_capacity = self.outcome_when_full();
-        if shed {
-            self.refresh_ceilings();
-            let index = self.band_index(priority)?;
-            return (!self.gate_is_open(index)).then_some(at_capacity);
-        }
-        let waiting = self.band_index(priority).map(|index| self.bands[index].waiting).unwrap_or_default();
-        let newcomer = Waiting { requests: 1, bytes: ask.bytes };
-        let fits = waiting.plus(newcomer).is_within(Some(max_requests), Some(max_bytes));
-        (!fits).then_some(at_capacity)
+        let priority = ask.flow.priority;
+        let hopeless = if self.config.band(priority).shed {
+            !self.would_be_open(priority)
+        } else {
+            !self.has_room(priority, ask.bytes)
+        };
+        hopeless.then(|| self.outcome_when_full())
+    }
+
+    /// The gate of the band of `priority` is open, or would be if there were such a band: its ceiling depends on which
+    /// others there are.
+    fn would_be_open(&mut self, priority: Priority) -> bool {
+        let index = self.band_for(priority);
+        self.refresh_ceilings();
+        let open = self.gate_is_open(index);
+        self.retire_band(index);
+        self.refresh_ceilings();
+        open
     }
 
     /// A pass would grant this ticket and no other, so that it need not be queued first: its gate is open, and
@@ -122,7 +126,8 @@ impl Engine {
         if self.cannot_be_served(ticket) {
             return Some(Outcome::RejectedNoEndpoints);
         }
-        if !self.finds_room(ticket) {
+        let Item { priority, bytes, .. } = self.items[ticket];
+        if !self.has_room(priority, bytes) {
             return Some(self.outcome_when_full());
         }
         self.items[ticket].state = State::Queued;
@@ -141,23 +146,21 @@ impl Engine {
                 || item.eligible.as_ref().is_some_and(|eligible| self.pool.targets(&**eligible).is_empty()))
     }
 
-    /// The queues have room for the ticket, or would have once all that it may displace is gone.
-    fn finds_room(&self, ticket: Ticket) -> bool {
-        let item = &self.items[ticket];
-        let Some(index) = self.band_index(item.priority) else { return false };
-        let band = &self.bands[index];
-        if band.config.shed {
+    /// The queues have room for a newcomer, or would have once all that it may displace is gone.
+    fn has_room(&self, priority: Priority, bytes: u64) -> bool {
+        let config = self.config.band(priority);
+        if config.shed {
             // It never waits, so that no queue limit concerns it.
             return true;
         }
-        let newcomer = Waiting { requests: 1, bytes: item.bytes };
-        let (max_requests, max_bytes) = (band.config.max_requests, band.config.max_bytes);
-        if !band.waiting.plus(newcomer).is_within(Some(max_requests), Some(max_bytes)) {
+        let newcomer = Waiting { requests: 1, bytes };
+        let of_band = self.band_index(priority).map(|index| self.bands[index].waiting).unwrap_or_default();
+        if !of_band.plus(newcomer).is_within(Some(config.max_requests), Some(config.max_bytes)) {
             return false;
         }
         let mut others = self.waiting;
         if self.config.when_full == WhenFull::Displace {
-            for below in self.bands[index..].iter().filter(|below| below.priority < band.priority) {
+            for below in self.bands.iter().filter(|below| below.priority < priority) {
                 others = others.minus(below.waiting);
             }
         }

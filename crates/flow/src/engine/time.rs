@@ -1,5 +1,7 @@
 //! Deadlines: the clock moves, the regime changes, tickets run out of time.
 
+use std::time::Duration;
+
 use sluice_core::{Priority, Time};
 
 use super::{Engine, Regime};
@@ -8,6 +10,9 @@ use crate::effect::Outcome;
 use crate::invariant::check;
 use crate::ticket::Ticket;
 
+/// What a timer can tell from now.
+const GRAIN: Duration = Duration::from_millis(1);
+
 impl Engine {
     /// Does what is due at `now`: ends tickets whose time is over, lets overdue revocations hold nothing
     /// back any longer, and runs a pass where a policy changed with time.
@@ -15,6 +20,7 @@ impl Engine {
         self.advance(now);
         self.run();
         check!(self.violations, F5, self.next_deadline().is_none_or(|((deadline, _), _)| deadline > self.now));
+        check!(self.violations, F7, self.next_wakeup().is_none_or(|time| time > self.now));
     }
 
     /// When [`Engine::on_time`] has to be called at the latest; none while nothing waits for a time.
@@ -75,10 +81,10 @@ impl Engine {
         self.drop_ticket(ticket, outcome);
     }
 
-    /// Has a waiting ticket end at its deadline; at once, if that has come.
+    /// Has a ticket that begins to wait end at its deadline. With less than [`GRAIN`] left it ends at once: nobody is
+    /// displaced or revoked for a wait that is over before it can be of use.
     pub(super) fn watch_deadline(&mut self, ticket: Ticket) {
-        let deadline = self.deadline(ticket);
-        if deadline <= self.now {
+        if self.deadline(ticket) < self.now.saturating_add(GRAIN) {
             self.expire(ticket);
         } else {
             self.push_deadline(ticket);

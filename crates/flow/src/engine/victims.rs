@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Engine;
 use crate::config::VictimOrder;
 use crate::eviction::{Slack, VictimKey, Weight, add};
-use crate::item::{Item, Lease, State};
+use crate::item::{Lease, State};
 use crate::load::EndpointKey;
 use crate::start::Booking;
 use crate::ticket::Ticket;
@@ -95,7 +95,8 @@ impl Engine {
             return;
         }
         if weight == Weight::default() {
-            // All its endpoints have left the pool: its end would help nobody.
+            // It counts nowhere, as when all its endpoints have left the pool: its end would help nobody.
+            self.victims.set_aside(ticket);
             return;
         }
         let key = VictimKey::new(priority, slack, lease.started, ticket);
@@ -110,6 +111,7 @@ impl Engine {
     }
 
     pub(super) fn delist_victim(&mut self, ticket: Ticket) {
+        self.victims.take_up(ticket);
         let Some(lease) = self.lease_mut(ticket) else { return };
         let Some(key) = lease.victim.take() else { return };
         let endpoints = endpoints_of(lease);
@@ -127,11 +129,9 @@ impl Engine {
         self.enlist_victim(ticket);
     }
 
-    /// Weighs all victims anew, after the pool, the detector or the victim order changed.
+    /// Weighs all victims anew, after the pool changed.
     pub(super) fn reweigh_all(&mut self) {
-        let started = |(ticket, item): (Ticket, &Item)| matches!(item.state, State::Started(_)).then_some(ticket);
-        let tickets: Vec<Ticket> = self.items.iter().filter_map(started).collect();
-        for ticket in tickets {
+        for ticket in self.victims.tickets().collect::<Vec<_>>() {
             self.reweigh(ticket);
         }
     }

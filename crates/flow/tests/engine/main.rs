@@ -18,6 +18,7 @@ mod park;
 mod policies;
 mod random_operations;
 mod rebook;
+mod refuse_by_headers;
 mod release;
 mod start;
 mod stats;

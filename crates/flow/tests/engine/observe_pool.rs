@@ -7,7 +7,7 @@ use sluice_flow::{Ask, EndpointKey, Outcome, Partition, Signal, Stages};
 use sluice_plugins::flow::{RoundRobin, Weighted, Weights};
 
 use crate::harness::endpoints::member;
-use crate::harness::rig::{Rig, ask, dropped, granted, hint, plain, pool, with_ceilings};
+use crate::harness::rig::{Rig, ask, dropped, evicting, granted, hint, plain, pool, revoked, with_ceilings};
 
 #[test]
 fn an_empty_pool_closes_every_gate() {
@@ -103,4 +103,40 @@ fn where_no_endpoint_serves_a_stage_the_whole_pool_gates() {
     rig.grant(any.clone());
     rig.queue(any);
     assert_eq!(rig.stats().saturation, [(Partition::Pool, 1.0)]);
+}
+
+#[test]
+fn whoever_needs_a_stage_that_leaves_is_refused_and_the_others_wait_on() {
+    let both = vec![member(0, 0, Stages::PREFILL, Some(0)), member(1, 1, Stages::DECODE, Some(0))];
+    let decode = vec![member(1, 1, Stages::DECODE, Some(0))];
+    let needs_both = Ask { stages: Stages::BOTH, required: Stages::BOTH, ..ask("a", 0) };
+    let mut rig = Rig::new(plain(), &[]);
+    rig.observe(Signal::Pool(both));
+    let doomed = rig.queue(needs_both.clone());
+    rig.queue(ask("a", 0));
+    assert_eq!(dropped(&rig.observe(Signal::Pool(decode.clone()))), [(doomed, Outcome::EvictedNoEndpoints)]);
+    // Whether a pool that was empty has the stage is only known when it comes back.
+    rig.observe(Signal::Pool(vec![]));
+    let came_meanwhile = rig.queue(needs_both);
+    assert_eq!(dropped(&rig.observe(Signal::Pool(decode))), [(came_meanwhile, Outcome::EvictedNoEndpoints)]);
+    assert_eq!(rig.stats().waiting.requests, 1);
+}
+
+#[test]
+fn work_on_an_endpoint_that_left_and_came_back_can_be_evicted_again() {
+    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
+    rig.run_on(1, ask("a", 0));
+    let batch = rig.run_on(0, ask("batch", -1));
+    rig.observe(Signal::Pool(vec![member(1, 1, Stages::DECODE, Some(1))]));
+    assert_eq!(revoked(&rig.submit(ask("a", 0)).1), [], "its end would free nothing");
+    assert_eq!(revoked(&rig.observe(pool(&[1, 1]))), [batch]);
+    // And one that ended meanwhile is not thought of again.
+    let mut rig = Rig::new(evicting(plain()), &[1, 1]);
+    rig.run_on(1, ask("a", 0));
+    let batch = rig.run_on(0, ask("batch", -1));
+    rig.observe(Signal::Pool(vec![member(1, 1, Stages::DECODE, Some(1))]));
+    rig.release(batch);
+    let (_, effects) = rig.submit(ask("a", 0));
+    assert_eq!(effects, []);
+    assert_eq!(granted(&rig.observe(pool(&[1, 1]))).len(), 1);
 }

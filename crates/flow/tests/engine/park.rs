@@ -1,7 +1,9 @@
 //! A grant cannot be used: every endpoint the request may use is full.
 
-use sluice_core::Priority;
-use sluice_flow::{EndpointKey, Outcome, Park, Stages, StartError, Verdict};
+use std::time::Duration;
+
+use sluice_core::{Priority, Time};
+use sluice_flow::{Ask, EndpointKey, Outcome, Park, Stages, StartError, TtlHeader, Verdict};
 use sluice_plugins::flow::{Fcfs, Weighted, Weights};
 
 use crate::harness::endpoints::member;
@@ -208,4 +210,15 @@ fn the_first_goes_first_though_one_behind_a_tenant_at_its_limit_was_found_before
     let third = park_on(&mut rig, 0, "c", 0);
     rig.run_on(2, ask("limited", 0));
     assert_eq!(granted(&rig.observe(pool(&[2, 2, 8]))), [second, third]);
+}
+
+#[test]
+fn whoever_parks_with_no_time_left_that_a_timer_can_tell_is_over() {
+    let mut rig = Rig::new(plain(), &[1, 1]);
+    let ttl = TtlHeader::Within(Duration::from_millis(10));
+    rig.run_on(0, ask("a", 0));
+    let late = rig.grant(Ask { ttl, ..ask("a", 0) });
+    rig.now = Time::from_nanos(9_000_001);
+    assert_eq!(rig.park(late, &[0]), Park::Waiting);
+    assert_eq!(dropped(&rig.effects()), [(late, Outcome::EvictedTtl)]);
 }

@@ -156,7 +156,7 @@ impl Oracle {
             if self.band_config(ask.priority).shed {
                 self.drop_request(request, self.full());
             } else {
-                self.expire();
+                self.begin_wait(request);
             }
         }
         if self.find(request).is_some_and(Entry::waits) {
@@ -211,7 +211,7 @@ impl Oracle {
         } else if shed {
             self.drop_request(request, Outcome::RejectedCapacity);
         } else {
-            self.expire();
+            self.begin_wait(request);
         }
         self.run();
         Park::Waiting
@@ -354,9 +354,20 @@ impl Oracle {
             self.entries.iter().filter(due).map(|entry| (self.deadline(entry), entry.request)).collect();
         due.sort_unstable();
         for (_, request) in due {
-            let outcome = if self.empty_since.0 { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl };
-            self.drop_request(request, outcome);
+            self.drop_request(request, self.out_of_time());
         }
+    }
+
+    /// Less than a millisecond is no wait.
+    fn begin_wait(&mut self, request: Request) {
+        let deadline = self.find(request).map(|entry| self.deadline(entry));
+        if deadline.is_some_and(|deadline| deadline < self.now.saturating_add(Duration::from_millis(1))) {
+            self.drop_request(request, self.out_of_time());
+        }
+    }
+
+    fn out_of_time(&self) -> Outcome {
+        if self.empty_since.0 { Outcome::EvictedNoEndpoints } else { Outcome::EvictedTtl }
     }
 
     pub(crate) fn deadline(&self, entry: &Entry) -> Time {
