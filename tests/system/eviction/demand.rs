@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sluice_testkit::CountingUpstream;
+use sluice_core::{Clock as _, SystemClock, Time};
+use sluice_testkit::{CountingUpstream, eventually};
 
 use super::rig::{Pool, Revocations, evicting, with_ceilings};
 use super::seen::{End, Ending};
 use crate::flow::support::{AT_ONCE, SUBSET, TTL, envoy, vouching_envoy};
+use crate::support::LIMIT;
 
 /// Nothing was revoked, and after a while still nothing is.
 async fn assert_nothing_is_evicted(pool: &Pool) {
@@ -147,6 +149,23 @@ async fn a_victim_whose_stream_does_not_end_holds_its_slot() {
         assert!(tag.starts_with("batch-") && seen.status == 200 && seen.end == End::Cut, "{tag}: {seen}");
     }
     pool.wait_for(2, 0).await;
+}
+
+/// Of the time in which the picker asks it for a sign of life most is waiting for silence.
+#[tokio::test]
+async fn a_proxy_that_is_dead_is_given_up_with_all_its_streams() {
+    let mut pool = Pool::start(&evicting(3, &json!({}))).await;
+    pool.fill("batch", 3).await;
+    pool.counted.stack.envoy.process_mut().freeze().unwrap();
+    let clock = SystemClock::start();
+    eventually(LIMIT * 3, "nothing is booked any more", async || {
+        Ok((pool.counted.stack.picker.flow().await?["leases"]["started"] == 0).then_some(()))
+    })
+    .await
+    .unwrap();
+    let after = clock.now().saturating_since(Time::ZERO);
+    println!("given up after {after:?}");
+    assert!(after > Duration::from_secs(15), "{after:?}: it may have been busy");
 }
 
 #[tokio::test]

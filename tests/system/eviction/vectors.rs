@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::rig::{Pool, evicting, with_ceilings};
+use crate::flow::support::{SUBSET, vouching_envoy};
 
 /// What comes to a pool, how many have to go, and how many get in.
 struct Vector {
@@ -86,4 +87,21 @@ async fn a_reserve_that_was_used_up_is_restored() {
         vector(&[("batch", 4), ("interactive", 26)], ("standard", 1), &[], 0),
     ];
     check_all(&config, &vectors).await;
+}
+
+/// A gateway that names the endpoint changes nothing about how many have to go.
+#[tokio::test]
+async fn a_reserve_on_the_only_endpoint_that_will_do_is_restored_as_well() {
+    let config = with_ceilings(evicting(32, &json!({})), &[(100, 1.0), (0, 0.8)]);
+    let mut pool = Pool::start_with(1, &config, vouching_envoy().unwrap()).await;
+    pool.fill("batch", 20).await;
+    pool.fill("interactive", 10).await;
+    let request = pool.stream("standard", "hinted").header(SUBSET, pool.counted.servers[0].address().to_string());
+    pool.send("hinted", request);
+    pool.wait_for_arrivals(31, 26, 0).await;
+    pool.settle().await.unwrap();
+    let victims = pool.victim_tags();
+    assert!(victims.len() == 5 && victims.iter().all(|tag| tag.starts_with("batch-")), "{victims:?}");
+    assert_eq!((pool.issued(Some(0)).await, pool.issued(None).await), (5, 5));
+    pool.wait_for(26, 0).await;
 }
