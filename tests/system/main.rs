@@ -7,6 +7,7 @@
 //! |---|---|
 //! | body modes in both directions, bodies of any size, trailers, `content-length` | `envoy::modes`, `bodies` |
 //! | streams live as long as responses: bookings and slots are free when they end | `endings`, `envoy::bypass` |
+//! | what the picker can know of how a request ended | `causes` |
 //! | which timeouts end a waiting request (504, 408), and that it has left the queue | `envoy::timeouts` |
 //! | message timeouts and buffer limits (413) outside full duplex | `envoy::outside_full_duplex` |
 //! | a waiting client leaves: FIN, RST, half-close, `RST_STREAM`, GOAWAY, in an upload | `envoy::leaving` |
@@ -22,6 +23,7 @@
 //! | upgrades to another protocol | `upgrades` |
 
 mod bodies;
+mod causes;
 mod drain;
 mod endings;
 mod envoy;

@@ -10,7 +10,7 @@ use sluice_testkit::workspace;
 pub(crate) struct Arguments {
     /// What to run
     target: Target,
-    /// Operations to run
+    /// Operations to run; of `session` each is up to three streams at the same time
     #[arg(long, default_value_t = 1_000_000)]
     ops: u64,
     /// Where the random numbers begin; a failing run is repeated by its seed
@@ -22,6 +22,8 @@ pub(crate) struct Arguments {
 enum Target {
     /// The admission engine beside its oracle
     Flow,
+    /// The picker's side of streams on which anything may come
+    Session,
 }
 
 /// Builds the fuzzer for speed and runs it. A failing run has printed a minimal list of operations.
@@ -29,6 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { target, ops, seed } = arguments;
     match target {
         Target::Flow => flow(*ops, *seed),
+        Target::Session => session(*ops, *seed),
     }
 }
 
@@ -37,6 +40,21 @@ pub(crate) fn flow(ops: u64, seed: u64) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .args(["run", "--release", "--quiet", "--package", "sluice-flow", "--example", "fuzz", "--"])
         .args(["--ops", &ops.to_string(), "--seed", &seed.to_string()])
+        .current_dir(workspace::root())
+        .status()
+        .context("cargo does not start")?;
+    if !status.success() {
+        bail!("the fuzzer ended with {status}");
+    }
+    Ok(())
+}
+
+/// Sends arbitrary messages to a picker, in arbitrary order. A failing run has printed the least messages that fail, and
+/// keeps them beside the test.
+pub(crate) fn session(ops: u64, seed: u64) -> Result<()> {
+    let status = Command::new(env!("CARGO"))
+        .args(["test", "--quiet", "--package", "sluice-extproc", "--lib", "--", "service::tests::hostile"])
+        .envs([("PROPTEST_CASES", ops.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())])
         .current_dir(workspace::root())
         .status()
         .context("cargo does not start")?;

@@ -21,12 +21,13 @@ const CARGO_DENY_VERSION: &str = "0.20.2";
 type Step = fn(&Path) -> Result<String>;
 
 /// The steps in the order of how fast they fail.
-const STEPS: [(&str, Step); 6] = [
+const STEPS: [(&str, Step); 7] = [
     ("format", check_format),
     ("structure", check_structure),
     ("lints", check_lints),
     ("licences", check_dependencies),
     ("engine", run_engine),
+    ("session", run_session),
     ("tests", run_tests),
 ];
 
@@ -35,7 +36,10 @@ const LOOM: (&str, Step) = ("loom", run_loom);
 
 /// Random operations of the admission engine that every change has to survive.
 const ENGINE_OPERATIONS: u64 = 1_000_000;
-const ENGINE_SEED: u64 = 20_260;
+const SEED: u64 = 20_260;
+
+/// Rounds of streams on which anything comes: about half a minute.
+const SESSION_ROUNDS: u64 = 2_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -138,8 +142,13 @@ fn cargo_deny(root: &Path) -> Result<PathBuf> {
 }
 
 fn run_engine(_root: &Path) -> Result<String> {
-    fuzz::flow(ENGINE_OPERATIONS, ENGINE_SEED)?;
+    fuzz::flow(ENGINE_OPERATIONS, SEED)?;
     Ok(format!("{ENGINE_OPERATIONS} random operations agree with the oracle and keep the invariants"))
+}
+
+fn run_session(_root: &Path) -> Result<String> {
+    fuzz::session(SESSION_ROUNDS, SEED)?;
+    Ok(format!("{SESSION_ROUNDS} rounds of streams with arbitrary messages leave nothing behind"))
 }
 
 fn run_tests(root: &Path) -> Result<String> {

@@ -15,6 +15,12 @@ pub(crate) fn is_upgrade(headers: &Headers) -> bool {
     headers.contains("upgrade") || headers.last_str(":method") == Some("CONNECT")
 }
 
+/// Whether the client sends its body only when it is asked for it. A proxy shows this where it leaves the asking to the
+/// model server.
+pub(crate) fn expects_continue(headers: &Headers) -> bool {
+    headers.last_str("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"))
+}
+
 /// Whether a request asks for none of the model's time.
 pub(crate) fn is_header_only(headers: &Headers, end_of_stream: bool) -> bool {
     end_of_stream && matches!(headers.last_str(":method"), Some("GET" | "HEAD" | "OPTIONS" | "DELETE"))

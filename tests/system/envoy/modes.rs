@@ -120,33 +120,51 @@ impl Exchange<'_> {
     }
 }
 
+/// Asks everything of an Envoy. `kept`: it leaves `content-length` as it is.
+async fn ask_everything(server: &RecordingUpstream, envoy: EnvoyConfig, bodies: &str, kept: bool, tag: &str) {
+    let config = |endpoints: &Path| {
+        let mut config = flow_config(100);
+        config["sluice"]["bodies"] = json!(bodies);
+        PickerConfig::custom(&config, endpoints)
+    };
+    let stack = Stack::start_configured(picker(), &[], config, envoy, &[server.address()]).await.unwrap();
+    for protocol in Protocol::ALL {
+        let client = protocol.client().unwrap();
+        let exchange = Exchange { server, stack: &stack, client, tag: format!("{tag}-{protocol:?}") };
+        let asked = async {
+            exchange.chats().await.context("chats")?;
+            exchange.stream_of_events().await.context("a streamed chat")?;
+            exchange.without_a_body().await.context("without a body")?;
+            exchange.trailers().await.context("trailers")?;
+            exchange.length(kept).await.context("content-length")
+        };
+        let asked = tokio::time::timeout(LIMIT, asked).await.context("it hangs").flatten();
+        asked.unwrap_or_else(|error| panic!("{}: {error:#}\n{}", exchange.tag, stack.logs()));
+    }
+    eventually(LIMIT, "nothing is in flight", async || {
+        Ok((stack.picker.flow().await?["leases"]["started"] == 0).then_some(()))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{tag}: {error:#}"));
+}
+
 #[tokio::test]
 async fn whatever_the_body_modes_everything_arrives_as_it_was_sent() {
     let server = RecordingUpstream::start(Reply::Echo).unwrap();
     for request in MODES {
         for response in MODES {
+            let kept = ["NONE", "BUFFERED"].contains(&request);
             let envoy = with_modes(request, response).unwrap();
-            let config = |endpoints: &Path| PickerConfig::custom(&flow_config(100), endpoints);
-            let stack = Stack::start_configured(picker(), &[], config, envoy, &[server.address()]).await.unwrap();
-            for protocol in Protocol::ALL {
-                let tag = format!("{request}-{response}-{protocol:?}");
-                let client = protocol.client().unwrap();
-                let exchange = Exchange { server: &server, stack: &stack, client, tag };
-                let asked = async {
-                    exchange.chats().await.context("chats")?;
-                    exchange.stream_of_events().await.context("a streamed chat")?;
-                    exchange.without_a_body().await.context("without a body")?;
-                    exchange.trailers().await.context("trailers")?;
-                    exchange.length(["NONE", "BUFFERED"].contains(&request)).await.context("content-length")
-                };
-                let asked = tokio::time::timeout(LIMIT, asked).await.context("it hangs").flatten();
-                asked.unwrap_or_else(|error| panic!("{}: {error:#}\n{}", exchange.tag, stack.logs()));
-            }
-            eventually(LIMIT, "nothing is in flight", async || {
-                Ok((stack.picker.flow().await?["leases"]["started"] == 0).then_some(()))
-            })
-            .await
-            .unwrap_or_else(|error| panic!("{request}, {response}: {error:#}"));
+            ask_everything(&server, envoy, "auto", kept, &format!("{request}-{response}")).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn in_the_modes_that_the_picker_asks_for_everything_arrives_as_it_was_sent() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    for bodies in ["auto", "headers", "full"] {
+        let envoy = EnvoyConfig::from_template(Template::PerRequest).unwrap();
+        ask_everything(&server, envoy, bodies, true, bodies).await;
     }
 }

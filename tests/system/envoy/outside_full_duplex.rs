@@ -13,9 +13,10 @@ use sluice_testkit::{
 use tokio::task::JoinSet;
 
 use super::modes::with_modes;
+use crate::bodies::chat_of;
 use crate::flow::support::{AT_ONCE, Counted, config, for_millis, streamed};
 use crate::raw::{RawClient, Then, server};
-use crate::support::{CHAT, LIMIT, chat, picker, post};
+use crate::support::{CHAT, LIMIT, MODEL, chat, picker, post};
 
 /// The request modes other than full duplex.
 const MODES: [&str; 3] = ["NONE", "STREAMED", "BUFFERED"];
@@ -232,5 +233,65 @@ async fn without_response_trailers_requests_are_not_accounted_for_unless_the_pic
             assert!((10..=30).contains(&unaccounted), "{unaccounted}");
             assert_eq!((told, ended("natural").await), (1, 50 - unaccounted));
         }
+    }
+}
+
+/// One message of 16 MB, four times the default limit of gRPC.
+#[tokio::test]
+async fn a_chat_of_sixteen_megabytes_comes_to_the_picker_in_one_message() {
+    const LIMIT_OF_ENVOY: u32 = 24 << 20;
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    let mut envoy = with_modes("BUFFERED", "NONE").unwrap();
+    envoy.put(Part::Listener, "per_connection_buffer_limit_bytes", LIMIT_OF_ENVOY).unwrap();
+    let windows =
+        json!({"initial_stream_window_size": LIMIT_OF_ENVOY, "initial_connection_window_size": LIMIT_OF_ENVOY});
+    envoy.put(Part::ConnectionManager, "http2_protocol_options", windows).unwrap();
+    let stack = open(envoy, &[server.address()]).await;
+    for protocol in Protocol::ALL {
+        let body = chat_of(16 << 20).unwrap();
+        let request = protocol.client().unwrap().post(stack.envoy.url(CHAT)).header("content-type", "application/json");
+        let response = request.body(body.clone()).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{protocol:?}");
+        assert!(response.bytes().await.unwrap() == body, "{protocol:?}");
+    }
+    let models = stack.picker.metrics().await.unwrap().count("llm_d_epp_request_total", &[("model_name", MODEL)]);
+    assert_eq!(models, Some(2), "the picker has read them");
+}
+
+#[tokio::test]
+async fn a_mode_in_which_envoy_hangs_is_refused_and_named_in_the_log() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    let stack = open(with_modes("BUFFERED_PARTIAL", "NONE").unwrap(), &[server.address()]).await;
+    for protocol in Protocol::ALL {
+        let client = protocol.client().unwrap();
+        let url = stack.envoy.url(CHAT);
+        let response = post(&client, &url, &chat("hello", 1, false)).send().await.unwrap();
+        assert_eq!(response.status(), 500, "{protocol:?}");
+        let text = response.text().await.unwrap();
+        assert!(text.contains("set request_body_mode to FULL_DUPLEX_STREAMED"), "{protocol:?}: {text}");
+        // One without a body is none the worse.
+        let response = client.get(stack.envoy.url("/v1/models")).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{protocol:?}");
+    }
+    assert_eq!(logged(&stack, "the proxy hangs on some bodies in this mode"), 1, "{}", stack.logs());
+}
+
+/// The client sends its body when the model server has asked for it, so the picker must not wait for it.
+#[tokio::test]
+async fn a_request_that_expects_100_continue_is_placed_by_its_headers_where_envoy_leaves_it_to_the_model_server() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    for mode in ["FULL_DUPLEX_STREAMED", "STREAMED", "NONE"] {
+        let mut envoy = with_modes(mode, "NONE").unwrap();
+        envoy.put(Part::ConnectionManager, "proxy_100_continue", true).unwrap();
+        let stack = open(envoy, &[server.address()]).await;
+        let mut client = RawClient::connect(&stack.envoy).await;
+        let body = chat("hello", 1, false).to_string();
+        client.post(CHAT, &format!("content-length: {}\r\nexpect: 100-continue\r\n", body.len())).await;
+        assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n", "{mode}");
+        client.send(&body).await;
+        let head = client.head().await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{mode}: {head}");
+        drop(client);
+        assert_nothing_is_open(&stack).await;
     }
 }

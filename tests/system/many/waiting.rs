@@ -13,12 +13,13 @@ pub(super) fn roomy(slots: u32) -> Value {
 }
 
 async fn wait_and_be_served(template: Template) {
-    const REQUESTS: usize = 3_000;
+    const WAITING: usize = 3_000;
+    const REQUESTS: usize = WAITING + 8;
     let envoy = EnvoyConfig::from_template(template).unwrap();
     let pool = Counted::start_with(2, &roomy(4), &[], envoy).await.unwrap();
     let mut crowd = Crowd::new(REQUESTS, |path| pool.stack.envoy.url(path)).unwrap();
     crowd.send(REQUESTS, |request| request);
-    pool.wait_for(8, 2_992).await.unwrap();
+    pool.wait_for(8, WAITING as u64).await.unwrap();
 
     for server in &pool.servers {
         server.release(REQUESTS);

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response as Answer;
@@ -7,7 +7,8 @@ use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 use sluice_router::Gatekeeper;
 
 use super::rig::{
-    Picking, one_at_a_time, request_body, request_headers, response_end, response_headers, response_trailers, settings,
+    Picking, Proxy, one_at_a_time, request_body, request_headers, response_end, response_headers, response_trailers,
+    settings,
 };
 
 /// Whoever gives a stream up at its deadline, be it the proxy or the gRPC server here, would leave the client without
@@ -91,11 +92,24 @@ async fn a_half_close_in_the_middle_never_ends_with_ok() {
     picking.idle().await;
 }
 
+/// A stream on which the picker panics. It is answered within 100 ms, if the machine is not too busy every time.
+async fn answered_at_once(picking: &Picking) -> Proxy {
+    for _ in 0..10 {
+        #[expect(clippy::disallowed_methods, reason = "measures the picker from outside")]
+        let began = Instant::now();
+        let bad = picking.chat("panic").await.unwrap();
+        if began.elapsed() < Duration::from_millis(100) {
+            return bad;
+        }
+    }
+    panic!("ten times it took longer than 100 ms");
+}
+
 #[tokio::test]
 async fn a_panic_is_an_answer_to_its_own_client_and_nothing_to_others() {
     let picking = Picking::start().await;
     let mut good = picking.chat("m").await.unwrap();
-    let mut bad = picking.chat("panic").await.unwrap();
+    let mut bad = answered_at_once(&picking).await;
     let (status, body) = bad.refusal().await;
     assert_eq!(status, 500);
     assert!(body.contains("the picker failed on this request"), "{body}");
@@ -103,7 +117,7 @@ async fn a_panic_is_an_answer_to_its_own_client_and_nothing_to_others() {
     good.answer().await;
     drop((good, bad));
     picking.idle().await;
-    assert!(one(picking.errors("Internal")));
+    assert!(picking.errors("Internal") >= 1.0);
 }
 
 #[tokio::test]

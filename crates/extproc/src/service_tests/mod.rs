@@ -1,6 +1,7 @@
 mod endings;
 mod eviction;
 mod hand_over;
+mod hostile;
 mod limits;
 mod modes;
 mod rig;

@@ -155,6 +155,36 @@ impl Picking {
         opening
     }
 
+    /// Sends messages, some after a pause, and then no more. All replies, and the error if one ended the stream.
+    pub(super) async fn exchange(
+        &self,
+        messages: Vec<(ProcessingRequest, bool)>,
+        may_choose_modes: bool,
+    ) -> (Vec<ProcessingResponse>, Option<Status>) {
+        let messages = stream::iter(messages).then(|(message, pause)| async move {
+            if pause {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            message
+        });
+        let mut request = tonic::Request::new(messages);
+        if may_choose_modes {
+            request.metadata_mut().insert("x-sluice-mode-override", "allowed".parse().unwrap());
+        }
+        let mut replies = Vec::new();
+        let mut stream = match self.client.clone().process(request).await {
+            Ok(stream) => stream.into_inner(),
+            Err(status) => return (replies, Some(status)),
+        };
+        loop {
+            match stream.message().await {
+                Ok(Some(reply)) => replies.push(reply),
+                Ok(None) => return (replies, None),
+                Err(status) => return (replies, Some(status)),
+            }
+        }
+    }
+
     /// A chat that may be cut off.
     pub(super) async fn batch_chat(&self) -> Result<Proxy, Status> {
         self.open(vec![batch_headers(), request_body(r#"{"model":"m"}"#)]).await
@@ -171,11 +201,11 @@ impl Picking {
 
     /// Waits until nothing is in flight and no stream is open.
     pub(super) async fn idle(&self) {
-        for _ in 0..500 {
+        for _ in 0..5_000 {
             if self.in_flight() == [0, 0] && self.service.open_streams() == 0 {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         panic!("{:?} in flight, {} streams", self.in_flight(), self.service.open_streams());
     }

@@ -16,7 +16,7 @@ use crate::message::BodyMode;
 use crate::phases::{Answer, Held, Reading, RequestPhase, ResponsePhase, Rest, Routing, Tail};
 use crate::reject::Refusal;
 use crate::reply::{GATEWAY_HEADERS, Reply, RequestMutation, pieces};
-use crate::request_headers::{content_length, is_header_only, is_upgrade, path_of};
+use crate::request_headers::{content_length, expects_continue, is_header_only, is_upgrade, path_of};
 
 impl Session {
     pub(super) fn on_request_headers(
@@ -44,14 +44,15 @@ impl Session {
         }
         self.settle_modes(end_of_stream, actions);
         let mode = self.request_mode();
+        let waits_for_answer = self.is_upgrade || expects_continue(&headers);
         let open = |answer| Some(Tail::Open { held: Held::of(answer), ended: false, trailers: false });
         // What is placed by its headers alone, because nothing follows, because the client waits for an answer before it
         // sends more, or because the proxy shows no body before.
         let tail = match mode {
             _ if end_of_stream => Some(Tail::Whole { body: None, trailers: false }),
             BodyMode::None | BodyMode::Streamed => open(Answer::AsIs),
-            BodyMode::Buffered | BodyMode::BufferedPartial if self.is_upgrade => open(Answer::AsIs),
-            BodyMode::FullDuplex | BodyMode::Other if self.is_upgrade => open(Answer::Echo),
+            BodyMode::Buffered | BodyMode::BufferedPartial if waits_for_answer => open(Answer::AsIs),
+            BodyMode::FullDuplex | BodyMode::Other if waits_for_answer => open(Answer::Echo),
             _ => None,
         };
         let is_buffered = mode == BodyMode::Buffered;

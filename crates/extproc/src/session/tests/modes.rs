@@ -353,3 +353,23 @@ fn where_streams_end_with_the_response_headers_nothing_is_said_of_the_end_of_req
     assert_eq!(begun(bypass, "200").ends(InboundEnd::HalfClosed).out(), "end:natural close", "it lives on after all");
     assert_eq!(begun(DUPLEX, "200").ends(InboundEnd::Reset).out(), "end:client-disconnect fail");
 }
+
+#[test]
+fn a_request_whose_client_waits_for_100_continue_is_placed_by_its_headers_in_every_mode() {
+    for (mode, answered) in [
+        (BodyMode::FullDuplex, "rb*"),
+        (BodyMode::Other, "rb*"),
+        (BodyMode::Buffered, "rb."),
+        (BodyMode::Streamed, "rb."),
+        (BodyMode::None, "rb."),
+    ] {
+        let mut script = request(mode);
+        let lines = [(":method", "POST"), (":path", "/v1/completions"), ("expect", "100-Continue")];
+        assert_eq!(script.headers(&lines, false).placed().out(), "route rh", "{mode:?}");
+        assert_eq!(script.body(CHAT, true).out(), answered, "{mode:?}");
+        // It is a body like any other.
+        let mut script = request(mode);
+        script.headers(&lines, false).placed().out();
+        assert_eq!(script.body(&"x".repeat(1_001), true).out(), "413 end:PayloadTooLarge close", "{mode:?}");
+    }
+}
