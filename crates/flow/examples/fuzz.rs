@@ -14,6 +14,7 @@ mod harness {
     pub(crate) mod history;
     pub(crate) mod ops;
     pub(crate) mod oracle;
+    pub(crate) mod oracle_drain;
     pub(crate) mod oracle_evict;
     pub(crate) mod oracle_limits;
     pub(crate) mod oracle_pool;

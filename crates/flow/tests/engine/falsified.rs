@@ -1,7 +1,7 @@
 //! The checker finds what is wrong with a history: one true history, falsified once for each invariant.
 
 use sluice_core::TerminationCause;
-use sluice_flow::{EndpointKey, InvariantId, RevokeCause};
+use sluice_flow::{EndpointKey, InvariantId, Outcome, RevokeCause};
 
 use crate::harness::checker::violations;
 use crate::harness::history::{Event, Request, Seen, Step};
@@ -91,7 +91,7 @@ const fn granted(request: Request) -> Seen {
 fn falsify(invariant: InvariantId, history: &mut [Step]) {
     match invariant {
         InvariantId::F1 => {
-            let drop = Seen::Dropped { request: FIRST, outcome: sluice_flow::Outcome::EvictedTtl };
+            let drop = Seen::Dropped { request: FIRST, outcome: Outcome::EvictedTtl, retry_after: Some(1) };
             find(history, grants(URGENT)).effects.push(drop);
         }
         InvariantId::F2 => find(history, is_submit(A)).after.waiting.1 += 1,

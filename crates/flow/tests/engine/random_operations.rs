@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::harness::history::Seen;
 use crate::harness::ops::{Op, Words};
-use crate::harness::shrink::{Coverage, run, search};
+use crate::harness::shrink::{Coverage, Failure, minimal, run, search};
 
 #[test]
 fn the_engine_does_what_the_oracle_does() {
@@ -24,6 +24,8 @@ fn the_engine_does_what_the_oracle_does() {
         "park: Waiting",
         "pool",
         "rebook",
+        "refused by headers",
+        "not refused by headers",
         "release",
         "reload",
         "start",
@@ -46,6 +48,18 @@ fn the_engine_does_what_the_oracle_does() {
     ] {
         assert!(seen.contains(&what), "the operations never came to {what:?}, only to {seen:?}");
     }
+}
+
+#[test]
+fn a_failing_list_is_made_as_short_as_can_be() {
+    let wait = Op::Wait { millis: 1, tell: true };
+    let ops = [vec![wait; 100], vec![Op::Drain], vec![wait; 60], vec![Op::Shutdown], vec![wait; 7]].concat();
+    let failing = |_: u64, ops: &[Op]| {
+        let drained = ops.iter().position(|op| *op == Op::Drain)?;
+        ops[drained..].contains(&Op::Shutdown).then(|| format!("{} are left", ops.len()))
+    };
+    let shortest = minimal(Failure { setup: 0, ops, message: String::new() }, failing);
+    assert_eq!((shortest.ops, shortest.message.as_str()), (vec![Op::Drain, Op::Shutdown], "2 are left"));
 }
 
 /// Requests counted, weighted turns, no limit on the queue that is ever reached; calm.

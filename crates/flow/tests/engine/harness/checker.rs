@@ -8,14 +8,14 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_core::{Priority, TerminationCause, Time};
+use sluice_core::{TerminationCause, Time};
 use sluice_flow::policy::OrderKey;
-use sluice_flow::{BandConfig, Config, EndpointKey, InvariantId, Park, RevokeCause, Stage};
+use sluice_flow::{Config, EndpointKey, InvariantId, Park, RevokeCause, Stage};
 use sluice_plugins::flow::ConcurrencyMode;
 
 use super::checker_shares::{Flow, Shares};
 use super::history::{AskFacts, Event, Place, Request, Seen, Step};
-use super::ops::{Setup, Turns};
+use super::ops::{Policies, Setup, TENANTS, Turns, band_of};
 
 /// The invariants that `history` breaks, each with the index of the step; the number of steps stands for the
 /// end.
@@ -33,10 +33,6 @@ pub(crate) fn violations(setup: &Setup, history: &[Step]) -> Vec<(InvariantId, u
     model.index = history.len();
     model.expect(InvariantId::F1, model.live.is_empty());
     model.found
-}
-
-pub(super) fn band(config: &Config, priority: i32) -> &BandConfig {
-    config.bands.get(&Priority(priority)).unwrap_or(&config.template)
 }
 
 pub(super) struct Live {
@@ -68,6 +64,7 @@ impl Live {
 pub(super) struct Model<'a> {
     pub(super) setup: &'a Setup,
     pub(super) config: Config,
+    pub(super) policies: Policies,
     index: usize,
     pub(super) now: Time,
     pub(super) live: BTreeMap<Request, Live>,
@@ -86,6 +83,7 @@ impl<'a> Model<'a> {
         Self {
             setup,
             config: setup.config(0),
+            policies: setup.policies(0),
             index: 0,
             now: Time::ZERO,
             live: BTreeMap::new(),
@@ -168,7 +166,7 @@ impl<'a> Model<'a> {
                 let variant = u8::try_from(*variant).unwrap_or(u8::MAX);
                 let old = std::mem::replace(&mut self.config, self.setup.config(variant));
                 let reordered = |live: &Live| {
-                    let ordering = |config: &Config| Arc::clone(&band(config, live.ask.priority).ordering);
+                    let ordering = |config: &Config| Arc::clone(&band_of(config, live.ask.priority).ordering);
                     !Arc::ptr_eq(&ordering(&old), &ordering(&self.config))
                 };
                 let reordered: Vec<(Request, OrderKey)> = self
@@ -180,8 +178,13 @@ impl<'a> Model<'a> {
                 for (request, key) in reordered {
                     self.live.entry(request).and_modify(|live| live.key = key);
                 }
+                let old = std::mem::replace(&mut self.policies, self.setup.policies(variant));
+                if old.turns != self.policies.turns {
+                    self.begin_turns_anew(step.effects.iter().any(|effect| matches!(effect, Seen::Dropped { .. })));
+                }
             }
-            Event::Start { .. }
+            Event::RefuseByHeaders { .. }
+            | Event::Start { .. }
             | Event::Park { .. }
             | Event::Rebook { .. }
             | Event::Desired(_)
@@ -286,16 +289,36 @@ impl<'a> Model<'a> {
     /// charged alike per weight.
     fn turn(&mut self, flow: Flow, cost: u64) {
         let fair = self.shares.turn(flow, cost);
-        if self.setup.turns == Turns::Weighted && self.flows_are_tenants() {
+        if self.policies.turns == Turns::Weighted && self.flows_are_tenants() {
             self.expect(InvariantId::F13, fair);
         }
-        if self.setup.turns == Turns::RoundRobin && self.flows_are_tenants() {
+        if self.policies.turns == Turns::RoundRobin && self.flows_are_tenants() {
             let since = self.waits_since.get(&flow).copied().unwrap_or(u64::MAX);
             let passed_over = self.waits_since.iter().any(|(other, &longer)| other.0 == flow.0 && longer < since);
             self.expect(InvariantId::F6, !passed_over);
         }
         self.moments += 1;
         self.waits_since.insert(flow, self.moments);
+    }
+
+    /// Another policy has been put in place: flows line up in the order in which their heads came. Which those are is not
+    /// known where some may have ended before.
+    fn begin_turns_anew(&mut self, some_have_ended: bool) {
+        self.shares = Shares::default();
+        let mut heads: BTreeMap<Flow, (OrderKey, Request)> = BTreeMap::new();
+        for (&request, live) in self.live.iter().filter(|(_, live)| matches!(live.state, State::Queued)) {
+            let head = heads.entry((live.ask.priority, live.ask.tenant)).or_insert((live.key, request));
+            *head = (*head).min((live.key, request));
+        }
+        self.waits_since.clear();
+        self.moments += 1;
+        let mut flows: Vec<(Request, Flow)> = heads.into_iter().map(|(flow, (_, request))| (request, flow)).collect();
+        flows.sort_unstable();
+        for (_, flow) in flows {
+            self.waits_since.insert(flow, self.moments);
+            self.moments += u64::from(!some_have_ended);
+        }
+        self.moments += 1;
     }
 
     fn note_backlogs(&mut self) {
@@ -339,14 +362,14 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Otherwise some of the five tenants may share a flow, and the model does not follow which.
+    /// Otherwise some of the tenants may share a flow, and the model does not follow which.
     pub(super) fn flows_are_tenants(&self) -> bool {
-        self.config.max_flows_per_band >= 5
+        self.config.max_flows_per_band >= usize::from(TENANTS)
     }
 
     fn counts_requests(&self) -> bool {
         // Tenants that share a flow are capped together, which the model does not follow.
-        let caps_are_clear = self.flows_are_tenants() || self.setup.max_in_flight.is_none();
-        self.setup.detector.mode == ConcurrencyMode::Requests && caps_are_clear
+        let caps_are_clear = self.flows_are_tenants() || self.policies.max_in_flight.is_none();
+        self.policies.detector.mode == ConcurrencyMode::Requests && caps_are_clear
     }
 }

@@ -7,8 +7,9 @@ use sluice_flow::policy::{OrderKey, OrderingFacts};
 use sluice_flow::{EndpointKey, Stages};
 use sluice_plugins::flow::ConcurrencyMode;
 
-use super::checker::{Live, Model, State, band};
+use super::checker::{Live, Model, State};
 use super::history::{AskFacts, Place};
+use super::ops::band_of;
 
 impl Model<'_> {
     pub(super) fn has_dispatchable(&self, band: i32) -> bool {
@@ -25,7 +26,7 @@ impl Model<'_> {
     pub(super) fn is_capped(&self, live: &Live) -> bool {
         let same = |other: &&Live| (other.ask.priority, other.ask.tenant) == (live.ask.priority, live.ask.tenant);
         let held = self.live.values().filter(same).filter(|other| !other.waits()).count() as u64;
-        self.setup.max_in_flight.is_some_and(|limit| held >= limit)
+        self.policies.max_in_flight.is_some_and(|limit| held >= limit)
     }
 
     pub(super) fn is_open(&self, ceiling: f64) -> bool {
@@ -47,7 +48,7 @@ impl Model<'_> {
         let booked: u64 = places().map(|place| self.booked(place.key)).sum();
         let unstarted = self.live.values().filter(|live| matches!(live.state, State::Granted(_)));
         let unstarted = unstarted.filter(|live| live.ask.stages.covers(stages)).count() as u64;
-        let capacity: u64 = places().map(|place| place.limit.unwrap_or(self.setup.detector.max_concurrency)).sum();
+        let capacity: u64 = places().map(|place| place.limit.unwrap_or(self.policies.detector.max_concurrency)).sum();
         (booked + unstarted) as f64 / capacity as f64
     }
 
@@ -61,24 +62,24 @@ impl Model<'_> {
 
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     pub(super) fn has_room(&self, place: &Place) -> bool {
-        if self.setup.detector.mode != ConcurrencyMode::Requests {
+        if self.policies.detector.mode != ConcurrencyMode::Requests {
             return true;
         }
-        let limit = place.limit.unwrap_or(self.setup.detector.max_concurrency) as f64;
+        let limit = place.limit.unwrap_or(self.policies.detector.max_concurrency) as f64;
         let kept =
             self.live.values().filter(|live| matches!(live.state, State::Granted(Some(key)) if key == place.key));
         let load = self.booked(place.key) + kept.count() as u64;
-        (load as f64) < (limit * (1.0 + self.setup.detector.headroom)).trunc()
+        (load as f64) < (limit * (1.0 + self.policies.detector.headroom)).trunc()
     }
 
     fn budgets(&self, priority: i32) -> (Duration, Duration) {
-        let band = band(&self.config, priority);
+        let band = band_of(&self.config, priority);
         let budgets = self.config.budgets;
         (band.request_ttl.unwrap_or(budgets.saturation), band.no_endpoint_request_ttl.unwrap_or(budgets.no_endpoint))
     }
 
     pub(super) fn key(&self, ask: &AskFacts, arrival: Time) -> OrderKey {
-        band(&self.config, ask.priority).ordering.key(&OrderingFacts {
+        band_of(&self.config, ask.priority).ordering.key(&OrderingFacts {
             arrival,
             received: arrival,
             ttl: ask.ttl_millis.map(Duration::from_millis),

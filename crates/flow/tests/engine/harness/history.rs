@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluice_core::{TerminationCause, Time};
-use sluice_flow::{Booking, EndpointKey, Outcome, Park, RevokeCause, Stages, StartError};
+use sluice_flow::{Booking, EndpointKey, Outcome, Park, Partition, RevokeCause, Stages, StartError};
 
 /// A request by the number of its submission.
 pub(crate) type Request = u64;
@@ -15,9 +15,12 @@ pub(crate) struct AskFacts {
     pub(crate) bytes: u64,
     pub(crate) tokens: u64,
     pub(crate) ttl_millis: Option<u64>,
+    pub(crate) ttl_is_invalid: bool,
     pub(crate) ttft_millis: Option<u64>,
     pub(crate) stream_deadline: Option<Time>,
     pub(crate) stages: Stages,
+    /// Those without which it cannot be served.
+    pub(crate) required: Stages,
     pub(crate) hint: Option<Vec<u8>>,
 }
 
@@ -33,6 +36,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
     Submit { request: Request, ask: AskFacts },
+    RefuseByHeaders { priority: i32, bytes: u64, result: Option<Outcome> },
     Cancel { request: Request },
     Start { request: Request, bookings: Vec<Booking>, result: Result<(), StartError> },
     Park { request: Request, hint: Vec<u8>, result: Park },
@@ -50,13 +54,14 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Seen {
     Granted { request: Request, reserved: Option<EndpointKey> },
-    Dropped { request: Request, outcome: Outcome },
+    Dropped { request: Request, outcome: Outcome, retry_after: Option<u8> },
     Revoked { request: Request, cause: RevokeCause },
 }
 
 /// What has been counted of one priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
+    pub(crate) outcomes: [u64; Outcome::ALL.len()],
     pub(crate) displaced: u64,
     pub(crate) revocations: u64,
     pub(crate) would_gate: u64,
@@ -69,6 +74,10 @@ pub(crate) struct After {
     /// Priority, waiting requests, waiting bytes, ceiling; from the highest priority down.
     pub(crate) bands: Vec<(i32, u64, u64, f64)>,
     pub(crate) waiting: (u64, u64),
+    /// By band, from the highest priority down.
+    pub(crate) parked: Vec<u64>,
+    pub(crate) saturation: Vec<(Partition, f64)>,
+    pub(crate) invalid_ttls: u64,
     /// By priority.
     pub(crate) counts: BTreeMap<i32, Counts>,
     pub(crate) granted: u64,

@@ -10,6 +10,7 @@ pub(crate) mod endpoints;
 pub(crate) mod history;
 pub(crate) mod ops;
 pub(crate) mod oracle;
+pub(crate) mod oracle_drain;
 pub(crate) mod oracle_evict;
 pub(crate) mod oracle_limits;
 pub(crate) mod oracle_pool;

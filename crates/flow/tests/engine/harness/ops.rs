@@ -17,10 +17,14 @@ use sluice_plugins::flow::{
 /// The priorities that requests come with.
 pub(crate) const PRIORITIES: [i32; 6] = [10, 3, 0, -1, -5, -9];
 
+/// Tenants are `t0`, `t1`, …
+pub(crate) const TENANTS: u8 = 9;
+
 /// `Progress` says how many bytes of the response the client has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Submit { tenant: u8, band: u8, bytes: u8, tokens: u8, ttl: u8, ttft: u8, hint: u8, stages: u8 },
+    RefuseByHeaders { band: u8, bytes: u8 },
     Cancel { nth: u8 },
     Start { nth: u8, pick: u8, prefill: u8 },
     Park { nth: u8, hint: u8 },
@@ -71,7 +75,7 @@ impl Op {
             0..=89 => {
                 // Most requests are plain; small fields make collisions of every kind.
                 Self::Submit {
-                    tenant: a % 5,
+                    tenant: a % TENANTS,
                     band: b,
                     bytes: c % 8,
                     tokens: d % 16,
@@ -87,7 +91,8 @@ impl Op {
             185..=187 => Self::FirstChunk { nth: a, release_tokens: b % 2 == 0 },
             188 | 189 => Self::Rebook { nth: a, pick: b },
             190..=225 => Self::Release { nth: a, cause: b },
-            226..=232 => Self::Progress { nth: a, bytes: b % 4 },
+            226..=230 => Self::Progress { nth: a, bytes: b % 4 },
+            231 | 232 => Self::RefuseByHeaders { band: a, bytes: b % 8 },
             233..=244 => Self::Wait { millis: u16::from(a) * u16::from(b % 8), tell: c % 4 != 0 },
             245..=249 => Self::Pool { mask: a, fresh: b & c, limits: d, roles: e },
             250..=252 => Self::Desired { mask: a },
@@ -130,68 +135,91 @@ pub(crate) enum Turns {
     Weighted,
 }
 
-/// A configuration and its variants for reloads.
-#[derive(Debug)]
-pub(crate) struct Setup {
+/// What oracle and checker know of the policies of a configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policies {
     pub(crate) detector: ConcurrencyDetector,
     pub(crate) turns: Turns,
     pub(crate) max_in_flight: Option<u64>,
+}
+
+/// A configuration and its variants for reloads.
+#[derive(Debug)]
+pub(crate) struct Setup {
     word: u64,
-    detector_policy: Arc<ConcurrencyDetector>,
-    fairness: Arc<dyn FairnessPolicy>,
+    detectors: [Arc<ConcurrencyDetector>; 2],
+    fairness: [(Turns, Option<u64>, Arc<dyn FairnessPolicy>); 2],
     orderings: [Arc<dyn OrderingPolicy>; 3],
-    usage_limits: [Arc<dyn UsageLimitPolicy>; 3],
+    usage_limits: [Arc<dyn UsageLimitPolicy>; 4],
 }
 
 impl Setup {
     pub(crate) fn decode(word: u64) -> Self {
         let [mode, headroom, turns, cap, ..] = word.to_le_bytes();
+        let modes = [ConcurrencyMode::Requests, ConcurrencyMode::Requests, ConcurrencyMode::Tokens];
+        let mode_of = |number: u8| modes.get(usize::from(number % 4)).copied().unwrap_or(ConcurrencyMode::Hybrid);
         let detector = ConcurrencyDetector {
-            mode: match mode % 4 {
-                0 | 1 => ConcurrencyMode::Requests,
-                2 => ConcurrencyMode::Tokens,
-                _ => ConcurrencyMode::Hybrid,
-            },
+            mode: mode_of(mode),
             max_concurrency: 4,
             max_token_concurrency: 32,
             headroom: f64::from(headroom % 3) * 0.25,
             cap_endpoint_tokens: headroom / 3 % 2 == 1,
         };
+        let other = ConcurrencyDetector {
+            mode: mode_of(headroom / 4),
+            max_concurrency: 2,
+            max_token_concurrency: 20,
+            headroom: 0.5,
+            cap_endpoint_tokens: headroom / 16 % 2 == 1,
+        };
         let turns = match turns % 5 {
-            0..=2 => Turns::RoundRobin,
-            3 => Turns::Strict,
-            _ => Turns::Weighted,
+            0..=2 => [Turns::RoundRobin, Turns::Weighted],
+            3 => [Turns::Strict, Turns::RoundRobin],
+            _ => [Turns::Weighted, Turns::RoundRobin],
         };
-        let max_in_flight = (turns == Turns::Weighted && cap % 2 == 0).then_some(3);
-        let fairness: Arc<dyn FairnessPolicy> = match turns {
-            Turns::RoundRobin => Arc::new(RoundRobin),
-            Turns::Strict => Arc::new(GlobalStrict),
-            Turns::Weighted => {
-                let weights = Weights::new(
-                    Self::weight(0),
-                    [("t1".to_owned(), Self::weight(1))],
-                    [("t2".to_owned(), Self::weight(2))],
-                )
-                .expect("the weights are good");
-                Arc::new(Weighted::new(weights, max_in_flight))
-            }
-        };
+        let fairness = turns.map(|turns| {
+            let max_in_flight = (turns == Turns::Weighted && cap % 2 == 0).then_some(3);
+            (turns, max_in_flight, Self::fairness(turns, max_in_flight))
+        });
         let explicit = [(3, 0.9), (0, 0.75), (-5, 0.5)].map(|(priority, ceiling)| (Priority(priority), ceiling));
-        let rank = Curve::Linear { domain: Domain::Rank, min_ceiling: 0.3 };
+        let linear = |domain| Curve::Linear { domain, min_ceiling: 0.3 };
         Self {
-            detector,
-            turns,
-            max_in_flight,
             word,
-            detector_policy: Arc::new(detector),
+            detectors: [detector, other].map(Arc::new),
             fairness,
             orderings: [Arc::new(Fcfs), Arc::new(Edf), Arc::new(SloDeadline)],
             usage_limits: [
                 Arc::new(StaticUsageLimit::default()),
                 Arc::new(PriorityHoldback::new(1.0, Curve::Explicit(explicit.to_vec())).expect("they fall")),
-                Arc::new(PriorityHoldback::new(0.95, rank).expect("it falls")),
+                Arc::new(PriorityHoldback::new(0.95, linear(Domain::Rank)).expect("it falls")),
+                Arc::new(PriorityHoldback::new(1.0, linear(Domain::Value)).expect("it falls")),
             ],
         }
+    }
+
+    fn fairness(turns: Turns, max_in_flight: Option<u64>) -> Arc<dyn FairnessPolicy> {
+        match turns {
+            Turns::RoundRobin => Arc::new(RoundRobin),
+            Turns::Strict => Arc::new(GlobalStrict),
+            Turns::Weighted => {
+                let exact = [("t1".to_owned(), Self::weight(1))];
+                let prefixes = [("t2".to_owned(), Self::weight(2))];
+                let weights = Weights::new(Self::weight(0), exact, prefixes).expect("the weights are good");
+                Arc::new(Weighted::new(weights, max_in_flight))
+            }
+        }
+    }
+
+    /// The policies of [`Setup::config`] with the same `variant`: most variants keep those of the first.
+    pub(crate) fn policies(&self, variant: u8) -> Policies {
+        let (turns, max_in_flight, _) = self.fairness[usize::from(variant / 64 % 2)];
+        Policies { detector: *self.detectors[usize::from(variant / 128)], turns, max_in_flight }
+    }
+
+    /// Most runs are short of requests that wait, so that every list is short.
+    pub(crate) fn most_waiting(&self) -> usize {
+        let [mode, ..] = self.word.to_le_bytes();
+        if mode >= 192 { 40 } else { 12 }
     }
 
     /// Of the tenant `t<number>`, where turns are weighted.
@@ -214,7 +242,7 @@ impl Setup {
             no_endpoint_request_ttl: [None, Some(secs(number / 5))][number % 2],
             shed: false,
             ordering: Arc::clone(&self.orderings[number / 2 % 3]),
-            fairness: Arc::clone(&self.fairness),
+            fairness: Arc::clone(&self.fairness[usize::from(variant / 64 % 2)].2),
         };
         let mut bands = BTreeMap::new();
         bands.insert(Priority(10), band(vary(a, 3)));
@@ -227,10 +255,11 @@ impl Setup {
         };
         let mut config = Config::new(
             template,
-            Arc::clone(&self.usage_limits[usize::from(a / 4 % 3)]),
-            Arc::clone(&self.detector_policy) as _,
+            Arc::clone(&self.usage_limits[usize::from(a / 4 + variant / 64) % 4]),
+            Arc::clone(&self.detectors[usize::from(variant / 128)]) as _,
         );
         config.bands = bands;
+        config.negative_template = (vary(b, 9) / 64 % 2 == 1).then(|| band(vary(d, 11)));
         config.global = GlobalLimits {
             requests: [None, Some(9)][vary(b, 3) / 2 % 2],
             bytes: [None, None, Some(40)][vary(c, 5) / 2 % 3],
@@ -243,4 +272,10 @@ impl Setup {
         assert_ne!(OTHER_TENANT, "t0", "tenants of the tests have other names");
         config
     }
+}
+
+/// The configuration of the band, as the rules say: its own, or that of its template.
+pub(crate) fn band_of(config: &Config, priority: i32) -> &BandConfig {
+    let negative = config.negative_template.as_ref().filter(|_| priority < 0);
+    config.bands.get(&Priority(priority)).or(negative).unwrap_or(&config.template)
 }

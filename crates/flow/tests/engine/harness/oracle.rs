@@ -13,7 +13,8 @@ use sluice_flow::{
 use sluice_plugins::flow::ConcurrencyDetector;
 
 use super::history::{AskFacts, Counts, Place, Request, Seen};
-use super::ops::{Setup, Turns};
+use super::ops::{Policies, Setup, Turns, band_of};
+use super::oracle_drain::Drain;
 use super::oracle_turns::Flows;
 
 #[derive(Clone, Debug)]
@@ -28,6 +29,7 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     pub(crate) tokens: u64,
     pub(crate) stages: Stages,
+    pub(crate) required: Stages,
     pub(crate) hint: Option<Vec<u8>>,
     /// Bytes of the response that the client has got.
     pub(crate) sent: u64,
@@ -88,16 +90,19 @@ pub(crate) struct Oracle {
     /// What the engine has granted and the oracle has not yet, where it follows.
     pub(crate) ahead: VecDeque<Request>,
     pub(crate) counts: BTreeMap<i32, Counts>,
+    pub(crate) invalid_ttls: u64,
+    pub(super) drain: Drain,
     pub(crate) seen: Vec<Seen>,
 }
 
 impl Oracle {
     pub(crate) fn new(setup: &Setup) -> Self {
+        let Policies { detector, turns, max_in_flight } = setup.policies(0);
         let mut oracle = Self {
             config: setup.config(0),
-            detector: setup.detector,
-            turns: setup.turns,
-            max_in_flight: setup.max_in_flight,
+            detector,
+            turns,
+            max_in_flight,
             now: Time::ZERO,
             entries: Vec::new(),
             bands: BTreeMap::new(),
@@ -108,6 +113,8 @@ impl Oracle {
             starts: 0,
             ahead: VecDeque::new(),
             counts: BTreeMap::new(),
+            invalid_ttls: 0,
+            drain: Drain::default(),
             seen: Vec::new(),
         };
         oracle.provision();
@@ -119,6 +126,7 @@ impl Oracle {
     pub(crate) fn submit(&mut self, now: Time, request: Request, ask: &AskFacts) {
         self.advance(now);
         let ttl = ask.ttl_millis.map(Duration::from_millis);
+        self.invalid_ttls += u64::from(ask.ttl_is_invalid);
         let own = ttl.map_or(Time::MAX, |ttl| self.now.saturating_add(ttl));
         let tenant = self.flow_for(&format!("t{}", ask.tenant), ask.priority);
         let facts = OrderingFacts {
@@ -139,6 +147,7 @@ impl Oracle {
             bytes: ask.bytes,
             tokens: ask.tokens,
             stages: ask.stages,
+            required: ask.required,
             hint: ask.hint.clone(),
             sent: 0,
             state: State::New,
@@ -181,6 +190,8 @@ impl Oracle {
             }
         }
         self.starts += 1;
+        let priority = self.entry(request).priority;
+        self.count(priority, Outcome::Dispatched);
         let order = self.starts;
         self.entry(request).state = State::Started { bookings: bookings.to_vec(), order, revoked: None };
         self.run();
@@ -245,10 +256,13 @@ impl Oracle {
         }
     }
 
-    /// Release and cancel: the request ends without a verdict.
-    pub(crate) fn end(&mut self, now: Time, request: Request) {
+    /// Release and cancel: the request ends without a verdict; `unstarted` is counted if it never started.
+    pub(crate) fn end(&mut self, now: Time, request: Request, unstarted: Outcome) {
         self.advance(now);
-        if self.find(request).is_some() {
+        if let Some(entry) = self.find(request) {
+            if !matches!(entry.state, State::Started { .. }) {
+                self.count(entry.priority, unstarted);
+            }
             self.entries.retain(|entry| entry.request != request);
             self.tidy();
             self.run();
@@ -277,17 +291,22 @@ impl Oracle {
         self.run();
     }
 
-    pub(crate) fn reload(&mut self, now: Time, config: Config) {
+    pub(crate) fn reload(&mut self, now: Time, config: Config, policies: Policies) {
         self.advance(now);
+        let turns = self.turns;
+        Policies { detector: self.detector, turns: self.turns, max_in_flight: self.max_in_flight } = policies;
         let old = std::mem::replace(&mut self.config, config);
         for index in 0..self.entries.len() {
             let entry = &self.entries[index];
-            let before = &old.bands.get(&Priority(entry.priority)).unwrap_or(&old.template).ordering;
+            let before = &band_of(&old, entry.priority).ordering;
             let after = &self.band_config(entry.priority).ordering;
             if !Arc::ptr_eq(before, after) {
                 let facts = OrderingFacts { saturation_budget: self.budgets(entry.priority).0, ..entry.facts };
                 self.entries[index].key = after.key(&facts);
             }
+        }
+        if self.turns != turns {
+            self.line_up_anew();
         }
         if old.dry_run.eviction && !self.config.dry_run.eviction {
             self.entries.iter_mut().for_each(Entry::forget_dry_revocation);
@@ -330,7 +349,8 @@ impl Oracle {
 
     // ---- what the verbs share ----
 
-    fn advance(&mut self, now: Time) {
+    pub(super) fn advance(&mut self, now: Time) {
+        self.drain.pass(self.now, now, self.entries.iter().any(Entry::waits));
         self.now = now;
         self.expire();
         let mut timed_out = false;
@@ -400,7 +420,7 @@ impl Oracle {
     }
 
     pub(crate) fn band_config(&self, priority: i32) -> &BandConfig {
-        self.config.bands.get(&Priority(priority)).unwrap_or(&self.config.template)
+        band_of(&self.config, priority)
     }
 
     fn budgets(&self, priority: i32) -> (Duration, Duration) {
@@ -424,7 +444,7 @@ impl Oracle {
     }
 
     /// Bands and flows that have ended.
-    fn tidy(&mut self) {
+    pub(super) fn tidy(&mut self) {
         let mut bands = std::mem::take(&mut self.bands);
         bands.retain(|&Reverse(priority), flows| {
             let tickets = || self.entries.iter().filter(|entry| entry.priority == priority);
@@ -447,9 +467,17 @@ impl Oracle {
     }
 
     pub(super) fn drop_request(&mut self, request: Request, outcome: Outcome) {
+        let priority = self.entry(request).priority;
         self.entries.retain(|entry| entry.request != request);
-        self.seen.push(Seen::Dropped { request, outcome });
+        let (ahead, _) = self.waiting(|entry| entry.priority >= priority);
+        let retry_after = (outcome != Outcome::EvictedContextCancelled).then(|| self.drain.retry_after(ahead));
+        self.seen.push(Seen::Dropped { request, outcome, retry_after });
+        self.count(priority, outcome);
         self.tidy();
+    }
+
+    pub(super) fn count(&mut self, priority: i32, outcome: Outcome) {
+        self.counts.entry(priority).or_default().outcomes[outcome as usize] += 1;
     }
 
     pub(crate) fn find(&self, request: Request) -> Option<&Entry> {

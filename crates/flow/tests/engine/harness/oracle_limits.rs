@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use sluice_core::Time;
 use sluice_flow::{Outcome, WhenFull};
 
 use super::oracle::{Entry, Oracle};
@@ -14,17 +15,44 @@ impl Oracle {
         if !self.servable(entry) {
             return Some(Outcome::RejectedNoEndpoints);
         }
-        let config = self.band_config(entry.priority).clone();
-        if config.shed {
-            return None;
+        let hopeless = !self.band_config(entry.priority).shed && !self.fits(entry.priority, entry.bytes);
+        hopeless.then(|| self.full())
+    }
+
+    /// The queues have room for a newcomer, or would have once all that it may displace is gone.
+    fn fits(&self, priority: i32, newcomer: u64) -> bool {
+        let config = self.band_config(priority);
+        let (requests, bytes) = self.waiting(|other| other.priority == priority);
+        if requests + 1 > config.max_requests || bytes + newcomer > config.max_bytes {
+            return false;
         }
-        let (requests, bytes) = self.waiting(|other| other.priority == entry.priority);
-        if requests + 1 > config.max_requests || bytes + entry.bytes > config.max_bytes {
-            return Some(self.full());
-        }
-        let below = |other: &Entry| self.config.when_full == WhenFull::Displace && other.priority < entry.priority;
+        let below = |other: &Entry| self.config.when_full == WhenFull::Displace && other.priority < priority;
         let (requests, bytes) = self.waiting(|other| !below(other));
-        (!self.is_within_limits((requests + 1, bytes + entry.bytes))).then(|| self.full())
+        self.is_within_limits((requests + 1, bytes + newcomer))
+    }
+
+    pub(crate) fn refuse_by_headers(&mut self, now: Time, priority: i32, bytes: u64) -> Option<Outcome> {
+        self.advance(now);
+        let outcome = self.refusal_by_headers(priority, bytes)?;
+        self.count(priority, outcome);
+        Some(outcome)
+    }
+
+    fn refusal_by_headers(&mut self, priority: i32, bytes: u64) -> Option<Outcome> {
+        if self.closed {
+            return Some(Outcome::RejectedOther);
+        }
+        let hopeless = if self.band_config(priority).shed {
+            // The ceilings may be others with this band than without it.
+            self.bands.entry(Reverse(priority)).or_default();
+            let gate = self.bands.keys().zip(self.gates()).find(|(band, _)| band.0 == priority);
+            let open = gate.is_some_and(|(_, ceiling)| self.is_open(ceiling));
+            self.tidy();
+            !open
+        } else {
+            !self.fits(priority, bytes)
+        };
+        hopeless.then(|| self.full())
     }
 
     fn is_within_limits(&self, (requests, bytes): (u64, u64)) -> bool {

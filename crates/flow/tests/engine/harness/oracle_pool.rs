@@ -135,8 +135,9 @@ impl Oracle {
     }
 
     pub(crate) fn servable(&self, entry: &Entry) -> bool {
-        let serves =
-            |stage: Stage| !entry.stages.contains(stage) || self.pool.iter().any(|place| place.stages.contains(stage));
+        let serves = |stage: Stage| {
+            !entry.required.contains(stage) || self.pool.iter().any(|place| place.stages.contains(stage))
+        };
         self.pool.is_empty()
             || (serves(Stage::Prefill) && serves(Stage::Decode) && self.pool.iter().any(|place| allows(entry, place)))
     }

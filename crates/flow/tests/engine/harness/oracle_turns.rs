@@ -1,8 +1,10 @@
 //! The oracle's pass: who goes next.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use sluice_flow::EndpointKey;
+use sluice_flow::policy::OrderKey;
 
 use super::history::{Place, Request, Seen};
 use super::ops::Turns;
@@ -30,13 +32,18 @@ impl Oracle {
                 self.ahead.pop_front();
             }
             self.count_would_gate(request);
+            let now = self.now;
             let entry = self.entry(request);
+            let had_waited = entry.arrival < now;
             let turn = matches!(entry.state, State::Queued);
             entry.state = State::Granted(reserved);
             let (priority, tenant) = (entry.priority, entry.tenant.clone());
             if turn && let Some(flows) = self.bands.get_mut(&Reverse(priority)) {
                 flows.row.retain(|other| *other != tenant);
                 self.line_up(priority, tenant);
+            }
+            if had_waited {
+                self.drain.count_grant();
             }
             self.seen.push(Seen::Granted { request, reserved });
         }
@@ -49,6 +56,22 @@ impl Oracle {
             && !flows.row.contains(&tenant)
         {
             flows.row.push(tenant);
+        }
+    }
+
+    /// Another policy has been put in place: flows line up in the order in which their heads came.
+    pub(super) fn line_up_anew(&mut self) {
+        let mut rows: BTreeMap<(Reverse<i32>, &str), (OrderKey, Request)> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| matches!(entry.state, State::Queued)) {
+            let head = rows.entry((Reverse(entry.priority), &entry.tenant)).or_insert_with(|| entry.rank());
+            *head = (*head).min(entry.rank());
+        }
+        let mut rows: Vec<(Request, Reverse<i32>, String)> =
+            rows.into_iter().map(|((band, tenant), (_, request))| (request, band, tenant.to_owned())).collect();
+        rows.sort_unstable();
+        self.bands.values_mut().for_each(|flows| flows.row.clear());
+        for (_, band, tenant) in rows {
+            self.line_up(band.0, tenant);
         }
     }
 

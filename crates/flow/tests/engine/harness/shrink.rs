@@ -24,6 +24,8 @@ impl Coverage {
         for step in history {
             let event = match &step.event {
                 Event::Submit { .. } => "submit".to_owned(),
+                Event::RefuseByHeaders { result: Some(_), .. } => "refused by headers".to_owned(),
+                Event::RefuseByHeaders { result: None, .. } => "not refused by headers".to_owned(),
                 Event::Cancel { .. } => "cancel".to_owned(),
                 Event::Start { result: Ok(()), .. } => "start".to_owned(),
                 Event::Start { result: Err(error), .. } => format!("start: {}", name(error)),
@@ -55,7 +57,7 @@ impl Coverage {
 
     fn count_last(&mut self, last: &Step) {
         for counts in last.after.counts.values() {
-            let Counts { displaced, revocations: _, would_gate, would_revoke } = *counts;
+            let Counts { outcomes: _, displaced, revocations: _, would_gate, would_revoke } = *counts;
             for (what, number) in [("displaced", displaced), ("would gate", would_gate), ("would revoke", would_revoke)]
             {
                 *self.0.entry(format!("counted: {what}")).or_default() += number;
@@ -91,7 +93,8 @@ pub(crate) fn run(setup: u64, ops: &[Op]) -> Result<Vec<Step>, String> {
     })
 }
 
-/// Runs lists of `length` operations made from `seed` until `total` operations were run.
+/// Runs lists of `length` operations made from `seed` until `total` of them were carried out: one that finds nothing to
+/// work on does not count.
 pub(crate) fn search(seed: u64, total: u64, length: usize, coverage: &mut Coverage) -> Result<(), Failure> {
     let mut words = Words::new(seed);
     let mut done = 0;
@@ -99,16 +102,18 @@ pub(crate) fn search(seed: u64, total: u64, length: usize, coverage: &mut Covera
         let setup = words.next().unwrap_or_default();
         let ops = Op::decode_all(setup, words.by_ref().take(length));
         match run(setup, &ops) {
-            Ok(history) => coverage.count(&history),
-            Err(message) => return Err(minimal(Failure { setup, ops, message })),
+            Ok(history) => {
+                done += history.len() as u64;
+                coverage.count(&history);
+            }
+            Err(message) => return Err(minimal(Failure { setup, ops, message }, |setup, ops| run(setup, ops).err())),
         }
-        done += length as u64;
     }
     Ok(())
 }
 
-/// Leaves out operations as long as the rest still fails.
-pub(crate) fn minimal(mut failure: Failure) -> Failure {
+/// Leaves out operations as long as `failing` has something to say of the rest.
+pub(crate) fn minimal(mut failure: Failure, failing: impl Fn(u64, &[Op]) -> Option<String>) -> Failure {
     let mut chunk = failure.ops.len().div_ceil(2);
     while chunk > 0 {
         let mut from = 0;
@@ -116,13 +121,13 @@ pub(crate) fn minimal(mut failure: Failure) -> Failure {
         while from < failure.ops.len() {
             let mut ops = failure.ops.clone();
             ops.drain(from..(from + chunk).min(ops.len()));
-            match run(failure.setup, &ops) {
-                Err(message) => {
+            match failing(failure.setup, &ops) {
+                Some(message) => {
                     failure.ops = ops;
                     failure.message = message;
                     shorter = true;
                 }
-                Ok(_) => from += chunk,
+                None => from += chunk,
             }
         }
         if chunk == 1 && !shorter {

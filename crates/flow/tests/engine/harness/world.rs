@@ -8,16 +8,16 @@ use std::time::Duration;
 use sluice_core::{FlowKey, Priority, TerminationCause, Time};
 use sluice_flow::policy::Usage;
 use sluice_flow::{
-    Ask, BandTotals, Booking, Effect, Ended, EndpointKey, Engine, Park, Signal, Stage, Stages, Start, StartError,
-    Stats, Ticket, TokensAtFirstChunk, TtlHeader, Verdict, Violations, Waiter,
+    Ask, BandTotals, Booking, Effect, Ended, EndpointKey, Engine, Outcome, Park, Signal, Stage, Stages, Start,
+    StartError, Stats, Ticket, TokensAtFirstChunk, TtlHeader, Verdict, Violations, Waiter,
 };
 use smallvec::SmallVec;
 
 use super::endpoints::{Hint, member};
 use super::history::{After, AskFacts, Counts, Event, Place, Request, Seen, Step};
 use super::ops::{Op, PRIORITIES, Setup};
-use super::oracle::Oracle;
 use super::oracle::State as OracleState;
+use super::oracle::{Entry, Oracle};
 
 /// Endpoints are `e0` to `e3`.
 const ENDPOINTS: u8 = 4;
@@ -122,13 +122,22 @@ impl World {
         let mut said = None;
         let event = match op {
             Op::Submit { .. } => self.submit(op)?,
+            Op::RefuseByHeaders { band, bytes } => {
+                let (priority, bytes) = (PRIORITIES[usize::from(band) % PRIORITIES.len()], u64::from(bytes));
+                let flow = FlowKey { tenant: "t0".into(), priority: Priority(priority) };
+                let result = self.engine.refuse_by_headers(now, &Ask { bytes, ..Ask::new(flow, now) });
+                let event = |result| Event::RefuseByHeaders { priority, bytes, result };
+                let expected = self.on_oracle(|oracle| oracle.refuse_by_headers(now, priority, bytes));
+                said = Some(format!("{:?}", event(expected)));
+                event(result)
+            }
             Op::Cancel { nth } => {
                 let all: Vec<Request> =
                     [&self.waiting, &self.granted, &self.started].into_iter().flatten().copied().collect();
                 let request = pick(all.into_iter(), nth)?;
                 self.forget(request);
                 self.engine.cancel(now, self.tickets[&request]);
-                self.on_oracle(|oracle| oracle.end(now, request));
+                self.on_oracle(|oracle| oracle.end(now, request, Outcome::EvictedContextCancelled));
                 Event::Cancel { request }
             }
             Op::Start { nth, pick: at, prefill } => {
@@ -189,7 +198,7 @@ impl World {
                     TerminationCause::Error,
                 ][usize::from(cause % 4)];
                 self.engine.release(now, self.tickets[&request], Ended { cause, usage });
-                self.on_oracle(|oracle| oracle.end(now, request));
+                self.on_oracle(|oracle| oracle.end(now, request, Outcome::EvictedOther));
                 Event::Release { request, cause, tokens }
             }
             Op::Progress { nth, bytes } => {
@@ -227,7 +236,8 @@ impl World {
             Op::Reload { variant } => {
                 let config = self.setup.config(variant);
                 self.engine.observe(now, Signal::Reload(Box::new(config.clone())));
-                self.on_oracle(|oracle| oracle.reload(now, config));
+                let policies = self.setup.policies(variant);
+                self.on_oracle(|oracle| oracle.reload(now, config, policies));
                 Event::Reload(variant.into())
             }
             Op::Drain | Op::Shutdown if self.drained => return None,
@@ -249,8 +259,7 @@ impl World {
 
     fn submit(&mut self, op: Op) -> Option<Event> {
         let Op::Submit { tenant, band, bytes, tokens, ttl, ttft, hint, stages } = op else { return None };
-        // Twelve in the queue are enough to make every list short and every limit felt.
-        if self.waiting.len() >= 12 {
+        if self.waiting.len() >= self.setup.most_waiting() {
             return None;
         }
         let request = self.next_request;
@@ -260,21 +269,31 @@ impl World {
             priority: PRIORITIES[usize::from(band) % PRIORITIES.len()],
             bytes: bytes.into(),
             tokens: tokens.into(),
-            ttl_millis: (ttl < 60).then(|| u64::from(ttl) * 40),
+            ttl_millis: match ttl {
+                0..60 => Some(u64::from(ttl) * 40),
+                60..80 => Some(u64::from(ttl - 60)),
+                _ => None,
+            },
+            ttl_is_invalid: (80..90).contains(&ttl),
             ttft_millis: (ttft < 120).then(|| u64::from(ttft) * 10),
             stream_deadline: (ttl > 240).then(|| self.now.saturating_add(Duration::from_millis(700))),
-            stages: if stages == 0 { Stages::BOTH } else { Stages::DECODE },
+            stages: if stages < 2 { Stages::BOTH } else { Stages::DECODE },
+            required: if stages == 0 { Stages::BOTH } else { Stages::DECODE },
             hint: (hint % 4 == 0).then(|| numbers(hint / 4)),
         };
         let mut ask =
             Ask::new(FlowKey { tenant: format!("t{tenant}").into(), priority: Priority(facts.priority) }, self.now);
         ask.bytes = facts.bytes;
         ask.tokens = facts.tokens;
-        ask.ttl = facts.ttl_millis.map_or(TtlHeader::Absent, |ttl| TtlHeader::Within(Duration::from_millis(ttl)));
+        ask.ttl = match facts.ttl_millis {
+            Some(ttl) => TtlHeader::Within(Duration::from_millis(ttl)),
+            None if facts.ttl_is_invalid => TtlHeader::Invalid,
+            None => TtlHeader::Absent,
+        };
         ask.ttft = facts.ttft_millis.map(Duration::from_millis);
         ask.stream_deadline = facts.stream_deadline;
         ask.stages = facts.stages;
-        ask.required = facts.stages;
+        ask.required = facts.required;
         ask.eligible = facts.hint.clone().map(|hint| Arc::new(Hint(hint)) as _);
         self.waiting.insert(request);
         self.hints.insert(request, facts.hint.clone());
@@ -337,9 +356,11 @@ impl World {
                     self.oracle.follow(request);
                     Seen::Granted { request, reserved }
                 }
-                Effect::Verdict { waiter: Waiter(request), verdict: Verdict::Dropped { outcome, .. }, .. } => {
+                Effect::Verdict {
+                    waiter: Waiter(request), verdict: Verdict::Dropped { outcome, retry_after }, ..
+                } => {
                     self.forget(request);
-                    Seen::Dropped { request, outcome }
+                    Seen::Dropped { request, outcome, retry_after }
                 }
                 Effect::Revoke { waiter: Waiter(request), cause, .. } => Seen::Revoked { request, cause },
                 Effect::ManyBands { .. } => unreachable!("the operations know few priorities"),
@@ -369,6 +390,9 @@ impl World {
         After {
             bands: stats.bands.iter().map(band).collect(),
             waiting: (stats.waiting.requests, stats.waiting.bytes),
+            parked: stats.bands.iter().map(|band| band.parked).collect(),
+            saturation: stats.saturation.clone(),
+            invalid_ttls: stats.invalid_ttls,
             counts: counts(&stats),
             granted: stats.leases.granted,
             started: stats.leases.started,
@@ -380,7 +404,8 @@ impl World {
 fn counts(stats: &Stats) -> BTreeMap<i32, Counts> {
     let of = |(priority, totals): (&Priority, &BandTotals)| {
         let &BandTotals { displaced, revocations, would_gate, would_revoke, .. } = totals;
-        (priority.0, Counts { displaced, revocations, would_gate, would_revoke })
+        let outcomes = Outcome::ALL.map(|outcome| totals.outcome(outcome));
+        (priority.0, Counts { outcomes, displaced, revocations, would_gate, would_revoke })
     };
     stats.totals.iter().map(of).filter(|(_, counts)| *counts != Counts::default()).collect()
 }
@@ -389,6 +414,10 @@ fn expected_after(oracle: &Oracle) -> After {
     let band = |(priority, ceiling): (i32, f64)| {
         let (requests, bytes) = oracle.waiting(|entry| entry.priority == priority);
         (priority, requests, bytes, ceiling)
+    };
+    let parked = |priority: i32| {
+        let parked = |entry: &&Entry| entry.priority == priority && matches!(entry.state, OracleState::Parked);
+        oracle.entries.iter().filter(parked).count() as u64
     };
     let leases =
         |which: fn(&OracleState) -> bool| oracle.entries.iter().filter(|entry| which(&entry.state)).count() as u64;
@@ -400,6 +429,9 @@ fn expected_after(oracle: &Oracle) -> After {
     After {
         bands: oracle.bands.keys().map(|priority| priority.0).zip(oracle.ceilings()).map(band).collect(),
         waiting: oracle.waiting(|_| true),
+        parked: oracle.bands.keys().map(|priority| parked(priority.0)).collect(),
+        saturation: oracle.effective().into_iter().map(|part| (part, oracle.saturation(part))).collect(),
+        invalid_ttls: oracle.invalid_ttls,
         counts: oracle.counts.clone(),
         granted: leases(|state| matches!(state, OracleState::Granted(_))),
         started: leases(|state| matches!(state, OracleState::Started { .. })),
