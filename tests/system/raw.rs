@@ -103,7 +103,7 @@ pub(crate) enum Then {
     Close(Duration),
     /// Says this again and again, for as long as it is listened to.
     Repeat { what: &'static str, every: Duration },
-    /// Says this when it gets a permit, if it is listened to until then, and no more.
+    /// Says this when it gets a permit, if it is listened to until then, and closes the connection.
     Say { what: &'static str, permit: Arc<Semaphore> },
 }
 
@@ -139,7 +139,6 @@ pub(crate) async fn server(ip: &str, answer: &'static str, then: Then, servers: 
                         let say = async {
                             permit.acquire().await.expect("it is never closed").forget();
                             drop(writer.write_all(what.as_bytes()).await);
-                            std::future::pending::<()>().await;
                         };
                         tokio::select! {
                             _ = gone => {}

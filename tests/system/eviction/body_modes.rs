@@ -53,6 +53,24 @@ async fn where_parts_are_shown_one_by_one_the_event_replaces_the_next_one_and_th
     }
 }
 
+/// No part comes whose place the event could take.
+#[tokio::test]
+async fn where_parts_are_shown_one_by_one_a_stream_that_stays_silent_is_cut() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream\r\n\r\n";
+    let mut servers = JoinSet::new();
+    let address = server("127.0.0.1", HEAD, Then::Close(LIMIT * 2), &mut servers).await;
+    let envoy = with_modes("FULL_DUPLEX_STREAMED", "STREAMED").unwrap();
+    let stack = pool_behind(envoy, "event-then-reset", address).await;
+    for protocol in Protocol::ALL {
+        let context = format!("{protocol:?}");
+        let client = protocol.client().unwrap();
+        let seen = Holder::start_answered(&stack, &client, batch(&stack, &client), b"").await.evict().await;
+        assert_eq!((seen.status, seen.body.len()), (200, 0), "{context}: {seen}");
+        assert_cut(&seen, protocol, &context);
+    }
+    assert_eq!(evictions(&stack, "reset").await, 2);
+}
+
 #[tokio::test]
 async fn an_answer_that_the_proxy_holds_until_its_end_is_replaced_by_a_clean_429() {
     const ANSWER: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream\r\n\r\n\

@@ -20,7 +20,8 @@ use crate::flow::support::{AT_ONCE, DROPPED_REASON, OBJECTIVE};
 use crate::raw::{Then, server};
 use crate::support::{LIMIT, TEMPLATES, chat, post};
 
-const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream\r\n\r\n";
+const HEAD: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\
+                    content-type: text/event-stream\r\n\r\n";
 const GRPC: &str = "/vllm.grpc.engine.VllmEngine/Generate";
 
 /// The longest time between the moment in which somebody else needs the slot and the one in which the model server
@@ -190,7 +191,8 @@ async fn lost_tokens(stack: &Stack, kind: &str) -> i64 {
 /// All is said, but for the end: whoever needs the slot waits for that.
 #[tokio::test]
 async fn an_answer_whose_last_event_has_passed_is_not_evicted() {
-    const DONE: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-type: text/event-stream\r\n\r\n\
+    const DONE: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\
+                        content-type: text/event-stream\r\n\r\n\
                         17\r\ndata: 0\n\ndata: [DONE]\n\n\r\n";
     let permit = Arc::new(Semaphore::new(0));
     let mut servers = JoinSet::new();
