@@ -9,11 +9,15 @@ use crate::debug;
 use crate::pool_view::PoolView;
 use crate::rendering::{Rendered, Rendering, Writer};
 
-/// `GET /metrics`, in the Prometheus text format; `GET /debug/flow`, where there is flow control.
-pub(crate) fn router(registry: Registry, view: Option<PoolView>) -> Router {
+/// `GET /metrics`, in the Prometheus text format; `GET /debug/config`, the configuration in force; `GET /debug/flow`,
+/// where there is flow control.
+pub(crate) fn router(registry: Registry, view: Option<PoolView>, config: &serde_json::Value) -> Router {
     let writer = Writer::default();
     let metrics = Rendering::new(Writer::clone(&writer), move || metrics_page(&registry));
+    let config = format!("{config:#}\n");
+    let config = get(async move || ([(header::CONTENT_TYPE, "application/json")], config.clone()));
     let router = Router::new().route("/metrics", serve(metrics, prometheus::TEXT_FORMAT));
+    let router = router.route("/debug/config", config);
     match view {
         None => router,
         Some(view) => {
@@ -103,6 +107,7 @@ mod tests {
         let help_and_type = flow_control.lines().filter(|line| line.starts_with("# TYPE"));
         let mut emitted: BTreeSet<String> = help_and_type.flat_map(names).collect();
         emitted.extend(names(include_str!("../crates/extproc/src/metrics.rs")));
+        emitted.extend(names(include_str!("../crates/extproc/src/ended.rs")));
         emitted.extend(names(include_str!("../crates/extproc/src/eviction_metrics.rs")));
         emitted.extend(names(include_str!("../crates/router/src/flow_durations.rs")));
         emitted.extend(names(include_str!("certificate.rs")));

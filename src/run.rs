@@ -13,7 +13,8 @@ use sluice_config::{Assembled, FlowControl, Options, Settings, Severity, Source}
 use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::EndpointTable;
 use sluice_extproc::{Bodies, Metrics, MidStream, RefusalStyle, Service, ServiceSettings};
-use sluice_flow::{Config, Signal};
+use sluice_flow::policy::{BookingLimit, EndpointFacts, SaturationDetector};
+use sluice_flow::{Config, Signal, Stages};
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
 use sluice_router::{
@@ -114,6 +115,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         load_producer,
         tenant_headers,
         settings,
+        effective,
         warnings: _,
     } = assembled;
     let Some(discovery) = discovery else {
@@ -124,6 +126,8 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let tls = flags.tls().map(Tls::new).transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
     check_descriptors(flow_control.as_ref());
     let needs_response_body = flow_control.as_ref().is_some_and(heeds_real_cost);
+    let detector = flow_control.as_ref().map(|flow_control| &flow_control.config.detector).or(legacy_detector.as_ref());
+    let bounds_tokens = detector.is_some_and(|detector| bounds_tokens(&**detector));
 
     let clock = Arc::new(SystemClock::start());
     let registry = Registry::new();
@@ -189,6 +193,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         // The client's bound on generated tokens stands in the body, and so does the model that is to be replaced.
         needs_request_body: token_estimate.output.is_some() || !settings.model_rewrites.is_empty(),
         needs_response_body,
+        bounds_tokens,
         extend_message_timeout: settings.message_timeout == MessageTimeout::Extend,
         hand_over: settings.drain.queued == DrainQueued::HandOver,
         eviction: evicts.then_some(mid_stream),
@@ -198,13 +203,30 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let service = Service::new(Arc::new(router), clock, metrics, service_settings);
     let max_message = max_message(flags, max_request_body);
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
-    Ok(Parts { flags: flags.clone(), service, max_message, max_reply, tls, registry, admission, view, tasks })
+    Ok(Parts {
+        flags: flags.clone(),
+        service,
+        max_message,
+        max_reply,
+        tls,
+        registry,
+        admission,
+        view,
+        effective,
+        tasks,
+    })
 }
 
 /// Requests are charged what they really cost, which their responses tell.
 fn heeds_real_cost(FlowControl { config, desired: _ }: &FlowControl) -> bool {
     let bands = config.bands.values().chain([&config.template]).chain(&config.negative_template);
     bands.into_iter().any(|band| band.fairness.heeds_real_cost())
+}
+
+/// Whether what endpoints have in flight is bounded in tokens.
+fn bounds_tokens(detector: &dyn SaturationDetector) -> bool {
+    let endpoint = EndpointFacts { partitions: Stages::DECODE.partitions(), max_concurrency: None };
+    detector.new_state().booking_limit(&endpoint).tokens < BookingLimit::UNLIMITED.tokens
 }
 
 /// Whether requests in flight may have to make room in earnest.

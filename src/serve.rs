@@ -40,6 +40,8 @@ pub(crate) struct Parts {
     pub(crate) registry: Registry,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
+    /// The configuration that is in force, for whoever asks.
+    pub(crate) effective: serde_json::Value,
     pub(crate) tasks: Tasks,
 }
 
@@ -55,7 +57,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_message, max_reply, tls, registry, admission, view, tasks } = parts;
+    let Parts { flags, service, max_message, max_reply, tls, registry, admission, view, effective, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -68,7 +70,11 @@ pub(crate) async fn serve(
         tasks.spawn("certificate", Criticality::Critical, follower.follow());
     }
     tasks.spawn("health", Criticality::Critical, serve_health(health, readiness.clone()));
-    tasks.spawn("metrics", Criticality::Critical, serve_metrics(metrics, registry, view));
+    tasks.spawn(
+        "metrics",
+        Criticality::Critical,
+        serve_metrics(metrics, metrics_server::router(registry, view, &effective)),
+    );
     let (stop, stopped) = oneshot::channel();
     let cut = CancellationToken::new();
     let incoming = connections(ext_proc, acceptor, cut.clone());
@@ -157,7 +163,7 @@ async fn serve_health(listener: TcpListener, readiness: Readiness) {
     tracing::error!(?served, "health server ended");
 }
 
-async fn serve_metrics(listener: TcpListener, registry: Registry, view: Option<PoolView>) {
-    let served = axum::serve(listener, metrics_server::router(registry, view)).await;
+async fn serve_metrics(listener: TcpListener, router: axum::Router) {
+    let served = axum::serve(listener, router).await;
     tracing::error!(?served, "metrics server ended");
 }

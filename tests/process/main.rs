@@ -5,6 +5,7 @@
 
 mod client;
 mod connections;
+mod debug;
 mod health;
 mod setup;
 mod signals;

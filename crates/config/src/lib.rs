@@ -67,6 +67,9 @@ pub struct Assembled {
     /// case.
     pub tenant_headers: Vec<String>,
     pub settings: Settings,
+    /// A configuration that says the same, with everything filled in that was left out; parameters of plugins are those
+    /// that were given.
+    pub effective: serde_json::Value,
     /// In the order of the text.
     pub warnings: Vec<Diagnostic>,
 }
@@ -96,6 +99,7 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
                 token_estimate,
                 load_producer,
                 tenant_headers,
+                effective,
             } = parts;
             let warnings = diagnostics.into_list();
             Ok(Assembled {
@@ -107,6 +111,7 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
                 load_producer,
                 tenant_headers,
                 settings,
+                effective,
                 warnings,
             })
         }

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
@@ -30,7 +31,7 @@ pub enum QuantityError {
 }
 
 /// A number of bytes, written as a quantity; fractions are rounded up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ByteSize(pub u64);
 
 /// A number of things, written as a quantity; fractions are rounded up.

@@ -2,13 +2,16 @@
 
 use std::num::NonZeroU32;
 
-use serde::Deserialize;
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::quantity::ByteSize;
 use crate::timeout::Timeout;
 
 /// Sluice's own settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// In the order they are written; every name once.
     pub objectives: Vec<Objective>,
@@ -33,7 +36,7 @@ pub struct Settings {
 }
 
 /// As an InferenceObjective.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Objective {
     pub name: String,
     pub priority: i32,
@@ -47,7 +50,16 @@ pub struct ModelRewrite {
     pub targets: Vec<RewriteTarget>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// As it is written in a configuration.
+impl Serialize for ModelRewrite {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { models, targets } = self;
+        let matches: Vec<_> = models.iter().map(|model| json!({"model": {"value": model}})).collect();
+        json!({"matches": matches, "targets": targets}).serialize(serializer)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RewriteTarget {
     pub model_rewrite: String,
@@ -55,7 +67,7 @@ pub struct RewriteTarget {
 }
 
 /// What happens to a request whose objective nobody has defined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownObjective {
     /// It runs as if it had named none.
@@ -66,7 +78,7 @@ pub enum UnknownObjective {
 }
 
 /// Who says which objective and tenant a request has.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Trust {
     pub source: TrustSource,
@@ -80,7 +92,7 @@ impl Default for Trust {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrustSource {
     /// The client, by request headers.
@@ -91,7 +103,7 @@ pub enum TrustSource {
 }
 
 /// What happens to requests that have no body.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeaderOnly {
     /// They get an endpoint, but neither queue nor count.
@@ -102,7 +114,7 @@ pub enum HeaderOnly {
 }
 
 /// Which request bodies are asked for where the proxy lets the picker choose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bodies {
     /// Those that a plugin needs.
@@ -113,7 +125,7 @@ pub enum Bodies {
 }
 
 /// What happens while a request waits in a body mode in which the proxy measures the time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageTimeout {
     /// The proxy is asked for more time. From then on the request cannot move to another picker.
@@ -123,7 +135,7 @@ pub enum MessageTimeout {
     Keep,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DryRun {
     Ceilings,
@@ -131,7 +143,7 @@ pub enum DryRun {
 }
 
 /// Requests that wait.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Queue {
     pub when_full: WhenFull,
@@ -147,7 +159,7 @@ impl Default for Queue {
 const ONE_THOUSAND: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 
 /// Who goes when a global limit is reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {
     /// The newcomer.
@@ -158,7 +170,7 @@ pub enum WhenFull {
 }
 
 /// How running requests make room for more urgent ones.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Eviction {
     pub mid_stream: MidStream,
@@ -181,7 +193,7 @@ impl Default for Eviction {
 }
 
 /// What a client sees when its stream is taken back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MidStream {
     #[default]
@@ -191,7 +203,7 @@ pub enum MidStream {
 }
 
 /// Who is evicted first among those of the lowest priority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VictimOrder {
     #[default]
@@ -201,7 +213,7 @@ pub enum VictimOrder {
 }
 
 /// What a refused client is told.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Refusals {
     pub body: RefusalBody,
@@ -215,7 +227,7 @@ impl Default for Refusals {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalBody {
     /// In the shape of the API that was called.
@@ -224,7 +236,7 @@ pub enum RefusalBody {
     Text,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
     /// Longer request headers are answered 431.
@@ -249,7 +261,7 @@ impl Default for Limits {
 }
 
 /// Whether changes of the configuration file are followed.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reload {
     pub enabled: bool,
@@ -261,14 +273,14 @@ impl Default for Reload {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Drain {
     pub queued: DrainQueued,
 }
 
 /// What happens to queued requests after the drain window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainQueued {
     #[default]
@@ -276,7 +288,7 @@ pub enum DrainQueued {
     HandOver,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metrics {
     /// Also emit the names that llm-d-router's EPP has deprecated.

@@ -2,6 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::ser::{Serialize, Serializer};
 use sluice_core::GoDuration;
 
 /// A duration that is not negative, in the notation of [`GoDuration`].
@@ -11,6 +12,13 @@ pub struct Timeout(pub Duration);
 impl Timeout {
     pub(crate) const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
+    }
+}
+
+impl Serialize for Timeout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let nanos = i64::try_from(self.0.as_nanos()).unwrap_or(i64::MAX);
+        serializer.collect_str(&GoDuration::from_nanos(nanos))
     }
 }
 

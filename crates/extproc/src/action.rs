@@ -57,6 +57,8 @@ pub(crate) enum Notice {
     ModesRefused,
     /// Waiting requests end so long after they came, as by the proxy's clock.
     MessageTimeout { after: Duration },
+    /// The bodies of responses pass by, so that nobody knows when a prompt has been worked through.
+    PromptsStayCharged,
     /// Streams live on although their requests were cut off.
     Unending,
 }

@@ -300,6 +300,9 @@ impl Driver {
                     if let Some(in_flight) = &mut self.in_flight {
                         in_flight.begun_unseen();
                     }
+                    if self.shared.bounds_tokens {
+                        self.shared.notices.say(Notice::PromptsStayCharged);
+                    }
                 }
                 Action::PassedBy { end, after } => {
                     if self.peer.trailers().ended(end, after) {

@@ -11,6 +11,7 @@ pub(crate) struct Notices {
     unaccountable: AtomicBool,
     modes_refused: AtomicBool,
     message_timeout: AtomicBool,
+    prompts_stay_charged: AtomicBool,
     unending: AtomicBool,
 }
 
@@ -24,6 +25,7 @@ impl Notices {
             Notice::Unaccountable => &self.unaccountable,
             Notice::ModesRefused => &self.modes_refused,
             Notice::MessageTimeout { .. } => &self.message_timeout,
+            Notice::PromptsStayCharged => &self.prompts_stay_charged,
             Notice::Unending => &self.unending,
         };
         // The load keeps the line in the cache of every thread.
@@ -58,6 +60,11 @@ impl Notices {
                 "waiting requests end at the same age, one after the other: unless clients give up so soon, the proxy's \
                  message_timeout is too short; set message_timeout, or max_message_timeout, to 3600s in the proxy"
             ),
+            Notice::PromptsStayCharged => tracing::warn!(
+                "the proxy keeps the bodies of responses to itself, so that the tokens of a prompt count until its response \
+                 ends instead of until its first part: set response_body_mode to FULL_DUPLEX_STREAMED, or bound requests \
+                 instead of tokens"
+            ),
             Notice::Unending => tracing::error!(
                 "the proxy does not end streams that it was told to cut off: the places of evicted requests stay taken until it \
                  does"
@@ -86,6 +93,7 @@ mod tests {
             Notice::Unaccountable,
             Notice::ModesRefused,
             Notice::MessageTimeout { after: Duration::from_secs(1) },
+            Notice::PromptsStayCharged,
             Notice::Unending,
         ] {
             assert!(notices.say(notice));

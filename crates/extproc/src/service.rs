@@ -47,6 +47,8 @@ pub struct ServiceSettings {
     pub needs_request_body: bool,
     /// Some plugin reads response bodies, so that [`Bodies::Auto`] asks for them.
     pub needs_response_body: bool,
+    /// What endpoints have in flight is bounded in tokens.
+    pub bounds_tokens: bool,
     /// The proxy is asked for patience while a request waits in a body mode with a message timeout. It has effect where
     /// the proxy has a `max_message_timeout`; a request that asked stays with this picker.
     pub extend_message_timeout: bool,
@@ -95,6 +97,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) session_settings: SessionSettings,
+    pub(crate) bounds_tokens: bool,
     pub(crate) vouched_namespace: String,
     pub(crate) body_memory: Arc<BodyMemory>,
     pub(crate) notices: Notices,
@@ -119,6 +122,7 @@ impl Service {
             bodies,
             needs_request_body,
             needs_response_body,
+            bounds_tokens,
             extend_message_timeout,
             hand_over,
             eviction,
@@ -150,6 +154,7 @@ impl Service {
             clock,
             metrics,
             session_settings,
+            bounds_tokens,
             vouched_namespace,
             body_memory: Arc::new(BodyMemory::new(body_memory)),
             notices: Notices::default(),

@@ -2,6 +2,7 @@
 
 mod bounded;
 mod ceilings;
+mod effective;
 mod flow_control;
 mod scheduling;
 
@@ -29,6 +30,7 @@ pub(crate) struct Parts {
     pub(crate) token_estimate: TokenEstimate,
     pub(crate) load_producer: String,
     pub(crate) tenant_headers: Vec<String>,
+    pub(crate) effective: serde_json::Value,
 }
 
 /// Builds every declared plugin and puts together what they fill. What is left out is filled in, always by
@@ -87,6 +89,7 @@ pub(crate) fn assemble(
         return None;
     }
     let (flow_control, legacy_detector) = admission?;
+    let effective = assembler.effective(resolved, wanted, flow_control.as_ref());
     match Scheduler::new(handler?, profiles) {
         Ok(scheduler) => Some(Parts {
             scheduler,
@@ -96,6 +99,7 @@ pub(crate) fn assemble(
             token_estimate,
             load_producer,
             tenant_headers,
+            effective,
         }),
         Err(error) => {
             assembler.error(Document::ROOT, error.to_string());

@@ -10,7 +10,7 @@ use crate::resolve::{ProfileEntry, ResolvedProfile};
 use crate::weight::Weight;
 
 const DEFAULT_PROFILE: &str = "default";
-const DEFAULT_PICKER: &str = "max-score-picker";
+pub(super) const DEFAULT_PICKER: &str = "max-score-picker";
 const DEFAULT_HANDLER: &str = "single-profile-handler";
 
 impl Assembler<'_, '_> {

@@ -156,8 +156,8 @@ pub(crate) fn resolve<'r>(
     Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, admission, settings })
 }
 
-const KIND: &str = "EndpointPickerConfig";
-const API_VERSION: &str = "llm-d.ai/v1alpha1";
+pub(crate) const KIND: &str = "EndpointPickerConfig";
+pub(crate) const API_VERSION: &str = "llm-d.ai/v1alpha1";
 const OLD_API_VERSION: &str = "inference.networking.x-k8s.io/v1alpha1";
 
 /// What the parts of this step share.

@@ -1,6 +1,7 @@
 //! What configurations lead to, and what is said about those that lead nowhere.
 
 mod accepted;
+mod effective;
 mod flow_control;
 mod parameters;
 mod plugins;

@@ -321,6 +321,7 @@ pub(super) fn settings() -> ServiceSettings {
         bodies: Bodies::Auto,
         needs_request_body: false,
         needs_response_body: false,
+        bounds_tokens: false,
         extend_message_timeout: true,
         hand_over: false,
         eviction: None,

@@ -1,0 +1,133 @@
+//! The configuration that the process runs on, written as a configuration: with everything that was filled in.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use sluice_flow::{BandConfig, Budgets};
+
+use super::Assembler;
+use super::scheduling::DEFAULT_PICKER;
+use crate::FlowControl;
+use crate::plugin::Roles;
+use crate::resolve::{
+    API_VERSION, Choice, Instance, KIND, ProfileEntry, Resolved, ResolvedAdmission, ResolvedBand, ResolvedFlowControl,
+    ResolvedProfile,
+};
+use crate::timeout::Timeout;
+use crate::weight::Weight;
+
+impl Assembler<'_, '_> {
+    /// A configuration that means the same as the one that was read, and leaves nothing out but the parameters of plugins
+    /// that it does not give.
+    pub(super) fn effective(
+        &self,
+        resolved: &Resolved<'_>,
+        profiles: &[ResolvedProfile],
+        flow_control: Option<&FlowControl>,
+    ) -> Value {
+        let declared = self.instances.iter().map(|instance| self.declared(instance));
+        let filled_in = self.injected.keys().map(|name| json!({"name": name, "type": name}));
+        let discovery = resolved.discovery.map(|discovery| json!({"pluginRef": self.instances[discovery.value].name}));
+        let (gates, section) = match (&resolved.admission, flow_control) {
+            (ResolvedAdmission::FlowControl(section), Some(built)) => {
+                (vec!["flowControl"], self.flow_control_section(section, built))
+            }
+            (ResolvedAdmission::Legacy(Some(detector)), _) => {
+                (vec![], json!({"saturationDetector": {"pluginRef": self.instances[detector.value].name}}))
+            }
+            (ResolvedAdmission::FlowControl(_) | ResolvedAdmission::Legacy(None), _) => (vec![], json!({})),
+        };
+        json!({
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "featureGates": gates,
+            "plugins": declared.chain(filled_in).collect::<Vec<_>>(),
+            "schedulingProfiles": profiles.iter().map(|profile| self.profile_entry(profile)).collect::<Vec<_>>(),
+            "dataLayer": discovery.map_or_else(|| json!({}), |discovery| json!({"discovery": discovery})),
+            "flowControl": section,
+            "sluice": resolved.settings,
+        })
+    }
+
+    fn declared(&self, Instance { name, plugin_type, node }: &Instance<'_>) -> Value {
+        let mut entry = json!({"name": name, "type": plugin_type.name()});
+        if let Some(parameters) = self.document.child(*node, "parameters") {
+            entry["parameters"] = self.document.to_json(parameters);
+        }
+        entry
+    }
+
+    fn profile_entry(&self, ResolvedProfile { name, entries, node: _ }: &ResolvedProfile) -> Value {
+        let roles = |instance: usize| self.roles[instance].as_ref();
+        let takes_part = |entry: &&ProfileEntry| roles(entry.instance).is_some_and(Roles::has_profile_role);
+        let mut plugins: Vec<Value> = entries
+            .iter()
+            .filter(takes_part)
+            .map(|ProfileEntry { instance, weight, node: _ }| {
+                let mut plugin = json!({"pluginRef": self.instances[*instance].name});
+                if roles(*instance).is_some_and(|roles| roles.scorer.is_some()) {
+                    plugin["weight"] = weight.map_or(Weight::ONE, |weight| weight.value).as_f32().into();
+                }
+                plugin
+            })
+            .collect();
+        let is_picker = |instance: usize| roles(instance).is_some_and(|roles| roles.picker.is_some());
+        if !entries.iter().any(|entry| is_picker(entry.instance)) {
+            let declared = (0..self.instances.len()).find(|instance| is_picker(*instance));
+            let picker = declared.map_or(DEFAULT_PICKER, |instance| self.instances[instance].name.as_str());
+            plugins.push(json!({"pluginRef": picker}));
+        }
+        json!({"name": name, "plugins": plugins})
+    }
+
+    fn flow_control_section(&self, resolved: &ResolvedFlowControl, built: &FlowControl) -> Value {
+        let FlowControl { config, desired: _ } = built;
+        let band = |resolved: &ResolvedBand, band: &BandConfig| self.band_entry(resolved, band, config.budgets);
+        let bands = resolved.bands.iter().filter_map(|(priority, resolved)| {
+            let mut entry = band(resolved, config.bands.get(priority)?);
+            entry.insert("priority".to_owned(), priority.0.into());
+            Some(Value::Object(entry))
+        });
+        let negative = resolved.negative_template.as_ref().zip(config.negative_template.as_ref());
+        json!({
+            "maxRequests": config.global.requests.unwrap_or(0),
+            "maxBytes": config.global.bytes.unwrap_or(0),
+            "defaultRequestTTL": duration(config.budgets.saturation),
+            "noEndpointRequestTTL": duration(config.budgets.no_endpoint),
+            "saturationDetector": {"pluginRef": resolved.detector.map(|at| self.instances[at.value].name.as_str())},
+            "usageLimitPolicyPluginRef": self.chosen_name(resolved.usage_limit),
+            "enableEviction": resolved.evict,
+            "defaultPriorityBand": band(&resolved.template, &config.template),
+            "defaultNegativePriorityBand": negative.map(|(resolved, built)| band(resolved, built)),
+            "priorityBands": bands.collect::<Vec<_>>(),
+        })
+    }
+
+    fn band_entry(&self, resolved: &ResolvedBand, band: &BandConfig, budgets: Budgets) -> Map<String, Value> {
+        let BandConfig { max_requests, max_bytes, request_ttl, no_endpoint_request_ttl, shed, .. } = band;
+        let mut entry = Map::new();
+        let mut put = |key: &str, value: Value| entry.insert(key.to_owned(), value);
+        put("shed", (*shed).into());
+        put("fairnessPolicyRef", self.chosen_name(resolved.fairness).into());
+        // Nothing waits in a band that sheds.
+        if !shed {
+            put("orderingPolicyRef", self.chosen_name(resolved.ordering).into());
+            put("maxRequests", (*max_requests).into());
+            put("maxBytes", (*max_bytes).into());
+            put("requestTTL", duration(request_ttl.unwrap_or(budgets.saturation)));
+            put("noEndpointRequestTTL", duration(no_endpoint_request_ttl.unwrap_or(budgets.no_endpoint)));
+        }
+        entry
+    }
+
+    fn chosen_name(&self, choice: Option<Choice>) -> Option<&str> {
+        match choice? {
+            Choice::Declared(reference) => Some(&self.instances[reference.value].name),
+            Choice::Default(plugin_type) => Some(plugin_type),
+        }
+    }
+}
+
+fn duration(duration: Duration) -> Value {
+    json!(Timeout(duration))
+}
