@@ -13,7 +13,7 @@ mod file;
 mod follower;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_core::{Criticality, Tasks};
@@ -41,14 +41,19 @@ pub struct FileDiscovery {
 /// Why discovery could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    #[error("endpoint file {}: {source}", path.display())]
+    #[error("endpoint file {}: {source}", absolute(path))]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("endpoint file {}: not a regular file", path.display())]
+    #[error("endpoint file {}: not a regular file", absolute(path))]
     NotRegular { path: PathBuf },
-    #[error("endpoint file {}: {source}", path.display())]
+    #[error("endpoint file {}: {source}", absolute(path))]
     Content { path: PathBuf, source: EndpointFileError },
     #[error("starting the thread that follows the endpoint file: {0}")]
     Thread(std::io::Error),
+}
+
+/// A relative path starts at the working directory, which who reads the log may not know.
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 impl Discovery {
