@@ -255,4 +255,28 @@ mod tests {
         assert_eq!(warnings(vec![limited("a", "many"), limited("b", "0")]), [""; 0]);
         assert_eq!(warnings(vec![limited("a", "-1"), limited("b", "0")]).len(), 1);
     }
+
+    #[test]
+    fn whoever_listens_hears_the_last_word_of_concurrent_writers() {
+        let table = EndpointTable::default();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&heard);
+        let ids = |snapshot: &Snapshot| -> Vec<EndpointId> {
+            snapshot.endpoints().iter().map(|endpoint| endpoint.id.clone()).collect()
+        };
+        table.listen(move |snapshot| *listener.lock().unwrap() = ids(snapshot));
+        for _ in 0..250 {
+            std::thread::scope(|scope| {
+                for name in ["a", "b", "c"] {
+                    let table = &table;
+                    scope.spawn(move || {
+                        table.replace([]);
+                        table.replace([spec(name, "1", 1)]);
+                    });
+                }
+            });
+            assert_eq!(*heard.lock().unwrap(), ids(&table.snapshot()));
+            assert_eq!(heard.lock().unwrap().len(), 1, "an addition is not lost to a removal");
+        }
+    }
 }

@@ -451,3 +451,37 @@ fn the_end_of_admission_answers_what_waits_and_refuses_by_headers() {
     assert!(matches!(refusal(false), Some(Rejection::NotAdmitted { outcome: Outcome::RejectedOther, .. })));
     assert_eq!(refusal(true), None, "what is not admitted is not refused");
 }
+
+#[test]
+fn what_is_in_flight_counts_for_as_long_as_its_stream_lives_however_silent() {
+    let clock = Arc::new(ByHand::default());
+    let queueing = World::queueing_by(Arc::clone(&clock) as _, &[], &[1]);
+    for world in [queueing, World::open(&[1])] {
+        let minutes = |minutes: u64| {
+            clock.0.store(Time::from_secs(60 * minutes).as_nanos(), Ordering::Relaxed);
+            if let Some(admission) = &world.admission {
+                // Whatever time may bring comes with the next call.
+                admission.observe(Signal::Desired([Priority(0)].into()));
+                assert_eq!(admission.stats().leases.started, 1);
+            }
+            assert_eq!(world.loads(), [1]);
+        };
+        let (_, in_flight) = destination_of(world.place(0, None));
+        let mut in_flight = in_flight.unwrap();
+        minutes(10);
+        in_flight.sending(1);
+        minutes(17);
+        drop(in_flight);
+        assert_eq!(world.loads(), [0]);
+    }
+}
+
+#[test]
+fn a_pool_that_serves_only_another_stage_is_a_503_at_once() {
+    let world = World::queueing(&[1]);
+    let labels = BTreeMap::from([("llm-d.ai/role".to_owned(), "prefill".to_owned())]);
+    world.table.replace([EndpointSpec { labels, ..spec(1) }]);
+    let rejection = world.place(0, None).unwrap().unwrap_err();
+    let Rejection::NotAdmitted { outcome, .. } = rejection else { panic!("{rejection:?}") };
+    assert_eq!(outcome.reason(), Some(DropReason::RejectedNoEndpoints));
+}

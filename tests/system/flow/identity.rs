@@ -57,3 +57,26 @@ async fn where_the_proxy_is_trusted_a_client_cannot_promote_itself() {
     pool.wait_for(0, 0).await.unwrap();
     assert_eq!(pool.servers[0].tags(), ["first", "vouched", "claimed", "demoted"]);
 }
+
+#[tokio::test]
+async fn priorities_span_the_whole_range_of_32_bits() {
+    let objectives = json!([
+        {"name": "first", "priority": i32::MAX},
+        {"name": "last", "priority": i32::MIN},
+    ]);
+    let mut pool = Counted::start(1, &config(1, &json!({}), &json!({"objectives": objectives}))).await.unwrap();
+    let request = pool.chat("running");
+    pool.send(request);
+    pool.wait_for(1, 0).await.unwrap();
+    for (waiting, objective) in [(1, "last"), (2, "none"), (3, "first")] {
+        let request = pool.chat_for(objective, objective);
+        pool.send(request);
+        pool.wait_for(1, waiting).await.unwrap();
+    }
+    for priority in [i32::MIN, 0, i32::MAX] {
+        assert_eq!(pool.band(priority.into()).await.unwrap()["waiting"]["requests"], 1, "band {priority}");
+    }
+    pool.servers[0].release(4);
+    pool.wait_for(0, 0).await.unwrap();
+    assert_eq!(pool.servers[0].tags(), ["running", "first", "none", "last"]);
+}

@@ -69,3 +69,15 @@ async fn a_stream_that_stays_silent_keeps_its_slot() {
     pool.wait_for(1, 0).await.unwrap();
     assert_eq!(pool.servers[0].tags(), ["silent", "next"]);
 }
+
+#[tokio::test]
+async fn requests_that_nothing_tells_apart_spread_over_the_servers() {
+    let mut pool = Counted::start(4, &config(100, &json!({}), &json!({}))).await.unwrap();
+    for index in 0..100 {
+        let request = pool.chat(&index.to_string());
+        pool.send(request);
+    }
+    pool.wait_for(100, 0).await.unwrap();
+    let open: Vec<_> = pool.servers.iter().map(sluice_testkit::CountingUpstream::open).collect();
+    assert!(open.iter().all(|open| (20..=30).contains(open)), "{open:?}");
+}
