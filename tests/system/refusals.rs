@@ -29,6 +29,11 @@ async fn an_empty_pool_is_a_503_with_the_reason_until_it_fills() {
 
         let raw = client.post(stack.envoy.url("/raw")).body("hello").send().await.unwrap();
         assert_no_endpoints(&raw, &context);
+        assert_eq!(
+            raw.headers()["content-type"],
+            "application/json",
+            "{context}: also where nothing is known of the API"
+        );
         let bodiless = client.get(stack.envoy.url("/v1/models")).send().await.unwrap();
         assert_no_endpoints(&bodiless, &context);
         let large = client.post(stack.envoy.url("/raw")).body(vec![1; 1 << 20]).send().await.unwrap();
