@@ -83,6 +83,24 @@ async fn a_body_that_stops_arriving_is_a_408_that_leaves_nothing_behind() {
     }
 }
 
+/// `bodyProgressTimeout` is for the client alone: a complete body may wait, and the model may take its time.
+#[tokio::test]
+async fn a_body_that_is_complete_is_waited_for_by_nobody() {
+    for mode in ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED", "NONE"] {
+        let pool = limited(mode, &json!({"bodyProgressTimeout": "300ms"})).await;
+        let lengthless = [chat("hello", 1, false).to_string()].map(Ok::<_, Infallible>);
+        for protocol in Protocol::ALL {
+            let client = protocol.client().unwrap();
+            let request = for_millis(post(&client, &pool.stack.envoy.url(CHAT), &chat("hello", 1, false)), 900);
+            let chunked =
+                request.try_clone().unwrap().body(reqwest::Body::wrap_stream(stream::iter(lengthless.clone())));
+            // Both at once: one of them has to wait for the other.
+            let (first, second) = tokio::join!(request.send(), chunked.send());
+            assert_eq!([first.unwrap().status(), second.unwrap().status()], [200, 200], "{mode}, {protocol:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_body_without_end_is_a_413_that_leaves_nothing_behind() {
     for mode in ["FULL_DUPLEX_STREAMED", "STREAMED"] {

@@ -485,3 +485,25 @@ fn a_pool_that_serves_only_another_stage_is_a_503_at_once() {
     let Rejection::NotAdmitted { outcome, .. } = rejection else { panic!("{rejection:?}") };
     assert_eq!(outcome.reason(), Some(DropReason::RejectedNoEndpoints));
 }
+
+#[test]
+fn a_wait_ends_with_the_first_of_its_bounds() {
+    let arrival = Time::from_secs(100);
+    let ends = |world: &World, ttl: Option<&'static str>, deadline: Option<u64>| {
+        let Intent { request, .. } = intent();
+        let mut request = Arc::unwrap_or_clone(request);
+        if let Some(ttl) = ttl {
+            request.headers.push("x-llm-d-inference-ttl", ttl);
+        }
+        world.router.wait_ends(&request, Priority(0), deadline.map(Time::from_secs), arrival)
+    };
+    let world = World::queueing(&[1]);
+    let budget = ends(&world, None, None).expect("the band has a budget");
+    assert!(budget > Time::from_secs(102));
+    assert_eq!(ends(&world, Some("2s"), None), Some(Time::from_secs(102)), "from when it asked, not from its headers");
+    assert_eq!(ends(&world, Some("2s"), Some(101)), Some(Time::from_secs(101)));
+    assert_eq!(ends(&world, Some("9000h"), None), Some(budget));
+    assert_eq!(ends(&world, Some("soon"), None), Some(budget));
+    // Where nothing waits nothing else ends a wait.
+    assert_eq!(ends(&World::open(&[1]), Some("2s"), Some(101)), Some(Time::from_secs(101)));
+}
