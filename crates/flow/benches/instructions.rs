@@ -91,6 +91,17 @@ fn burst((mut scenario, freed): (Scenario, Signal)) -> Scenario {
     scenario
 }
 
+fn unchanged() -> (Scenario, Signal) {
+    (Scenario::new(50_000, 1000, 1, 100), pool(1, 100))
+}
+
+#[library_benchmark(config = at_most(LIMITS.pool_signal))]
+#[bench::queued_50000(unchanged())]
+fn pool_signal((mut scenario, same): (Scenario, Signal)) -> Scenario {
+    scenario.engine.observe(Time::from_secs(1), same);
+    scenario
+}
+
 /// Instructions as measured.
 struct Limits {
     submit_and_grant: u64,
@@ -100,17 +111,22 @@ struct Limits {
     turn_over_started: u64,
     cancel: u64,
     burst: u64,
+    pool_signal: u64,
 }
 
 const LIMITS: Limits = Limits {
-    submit_and_grant: 956_012,
-    turn_over_500: 3_350_883,
-    turn_over_50000: 2_716_829,
-    turn_over_parked: 2_742_913,
-    turn_over_started: 3_929_829,
-    cancel: 766_306,
-    burst: 5_368_488,
+    submit_and_grant: 973_015,
+    turn_over_500: 3_273_049,
+    turn_over_50000: 2_823_917,
+    turn_over_parked: 2_849_750,
+    turn_over_started: 4_075_917,
+    cancel: 766_077,
+    burst: 5_102_756,
+    pool_signal: 2_771,
 };
 
-library_benchmark_group!(name = engine, benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst]);
+library_benchmark_group!(
+    name = engine,
+    benchmarks = [submit_and_grant, turn_over, turn_over_started, cancel, burst, pool_signal]
+);
 main!(library_benchmark_groups = engine);

@@ -199,7 +199,9 @@ impl Engine {
             State::Parked => {}
             State::New | State::Granted { .. } | State::Started(_) => debug_assert!(false, "it does not wait"),
         }
-        self.find_targets(ticket);
+        if self.heeds_targets(&self.items[ticket]) {
+            self.find_targets(ticket);
+        }
     }
 
     /// Takes the ticket out of every place where waiting tickets are.
@@ -219,7 +221,9 @@ impl Engine {
             check!(self.violations, F2, removed);
             band.sync_head(&self.items, item.flow);
         }
-        self.forget_targets(ticket);
+        if self.heeds_targets(&self.items[ticket]) {
+            self.forget_targets(ticket);
+        }
         self.forget_deadline(index, ticket);
     }
 

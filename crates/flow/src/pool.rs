@@ -147,6 +147,11 @@ impl Pool {
         Outlook::new(self)
     }
 
+    /// It is in the pool, and one more request could start on it.
+    pub(crate) fn has_room(&self, key: EndpointKey) -> bool {
+        self.endpoint(key).is_some_and(EndpointState::has_room)
+    }
+
     /// Whether one more request may start on `key`, which `taken` of the same request already does, and
     /// where `own_reservation` is kept for it. None if it is not in the pool.
     pub(crate) fn may_book(&self, key: EndpointKey, taken: Load, own_reservation: Load) -> Option<bool> {

@@ -6,7 +6,7 @@ use crate::effect::{Effect, Verdict};
 use crate::gate::{flatten, slots};
 use crate::invariant::check;
 use crate::item::State;
-use crate::load::{EndpointKey, Load};
+use crate::load::EndpointKey;
 use crate::policy::{BandView, Reading, Refresh};
 use crate::ticket::Ticket;
 
@@ -64,23 +64,17 @@ impl Engine {
     fn grant(&mut self, choice: &Choice) {
         let &Choice { band: index, ticket, reserved } = choice;
         check!(self.violations, F11, self.gate_is_open(index));
-        check!(self.violations, F12, self.finds_what_it_waits_for(choice));
         self.count_would_gate(index);
         let item = &self.items[ticket];
         let (flow, tokens) = (item.flow, item.tokens);
         let turn = matches!(item.state, State::Queued);
+        check!(self.violations, F12, turn || reserved.is_some_and(|endpoint| self.pool.has_room(endpoint)));
         if item.arrival < self.now {
             self.rate.count(self.now);
         }
         self.bands[index].fairness.granted(self.now, flow, tokens, turn);
         self.end_wait(ticket);
         self.charge_lease(index, ticket, reserved);
-    }
-
-    /// A parked ticket takes a place that is there.
-    fn finds_what_it_waits_for(&self, &Choice { ticket, reserved, .. }: &Choice) -> bool {
-        let has_place = |key| self.pool.may_book(key, Load::default(), Load::default()) == Some(true);
-        matches!(self.items[ticket].state, State::Queued) || reserved.is_some_and(has_place)
     }
 
     /// Grants a ticket that is in no queue, and that every pass would grant first.

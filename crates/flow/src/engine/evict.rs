@@ -24,8 +24,13 @@ use crate::pool::Outlook;
 
 impl Engine {
     pub(super) fn plan_evictions(&mut self) {
+        if let Some(config) = self.config.eviction {
+            self.plan_as(config);
+        }
+    }
+
+    fn plan_as(&mut self, config: EvictionConfig) {
         let target = std::mem::take(&mut self.reclaim_target);
-        let Some(config) = self.config.eviction else { return };
         if self.victims.is_empty() || self.pool.is_empty() || self.pool.saturation().is_stale() {
             return;
         }

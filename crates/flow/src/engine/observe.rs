@@ -103,6 +103,7 @@ impl Engine {
         self.index_arrivals();
         self.recount_demand();
         self.rekey_deadlines();
+        self.reclaim_target = 0;
         let left_dry_run = old.dry_run.eviction && !self.config.dry_run.eviction;
         // The victim order may be another, or eviction on or off.
         let tickets: Vec<Ticket> = self.items.keys().collect();

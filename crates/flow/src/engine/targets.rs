@@ -10,11 +10,16 @@ use crate::pool::ParkRank;
 use crate::ticket::Ticket;
 
 impl Engine {
+    /// It matters where `item` may go: to itself, or to those who may have to go for it.
+    pub(super) const fn heeds_targets(&self, item: &Item) -> bool {
+        item.eligible.is_some() || self.config.eviction.is_some()
+    }
+
     /// Works out which endpoints of the present pool a waiting ticket may use, if not all, and has it wait for room on
     /// them if it is parked. Counts it as demand on them. Its place in the queue and its flow's turn are not touched.
     pub(super) fn find_targets(&mut self, ticket: Ticket) {
+        let Some(index) = self.band_index(self.items[ticket].priority) else { return };
         let item = &self.items[ticket];
-        let Some(index) = self.band_index(item.priority) else { return };
         if let Some(eligible) = &item.eligible {
             let targets = self.bands[index].add_hinted(self.pool.targets(&**eligible));
             if matches!(item.state, State::Parked) {
@@ -30,6 +35,9 @@ impl Engine {
         let Some(index) = self.band_index(self.items[ticket].priority) else { return };
         self.count_demand(index, ticket, false);
         let item = &self.items[ticket];
+        if item.eligible.is_none() {
+            return;
+        }
         let Some((_, targets)) = self.hinted.remove(&item.rank.sequence) else { return };
         self.bands[index].remove_hinted(&targets);
         if matches!(item.state, State::Parked) {
@@ -58,7 +66,7 @@ impl Engine {
         // It will run on one endpoint: no others have to be cleared for it.
         let load = Load::one(item.tokens.min(self.pool.saturation().tokens_per_endpoint()));
         let (flow, partitions) = (item.flow, item.stages.partitions());
-        match self.hinted.get(&item.rank.sequence) {
+        match item.eligible.as_ref().and_then(|_| self.hinted.get(&item.rank.sequence)) {
             Some((_, targets)) if !self.pool.is_whole(targets) => {
                 self.bands[index].count_hinted_demand(targets, flow, partitions, load, waits);
             }

@@ -271,7 +271,9 @@ impl Saturation for Ledger {
         for partition in partitions.iter() {
             self.unstarted[partition as usize] -= self.lease_units(partition, tokens);
         }
-        if let Entry::Occupied(mut count) = self.kinds.entry((partitions, tokens)) {
+        if self.detector.mode == ConcurrencyMode::Hybrid
+            && let Entry::Occupied(mut count) = self.kinds.entry((partitions, tokens))
+        {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
