@@ -128,7 +128,8 @@ pub enum Bodies {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MessageTimeout {
-    /// The proxy is asked for more time. From then on the request cannot move to another picker.
+    /// A proxy that would not wait long enough is asked for more time. From then on the request cannot move to another
+    /// picker.
     #[default]
     Extend,
     /// Nothing: the proxy's timeout is long enough.

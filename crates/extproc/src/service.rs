@@ -49,8 +49,9 @@ pub struct ServiceSettings {
     pub needs_response_body: bool,
     /// What endpoints have in flight is bounded in tokens.
     pub bounds_tokens: bool,
-    /// The proxy is asked for patience while a request waits in a body mode with a message timeout. It has effect where
-    /// the proxy has a `max_message_timeout`; a request that asked stays with this picker.
+    /// A proxy whose message timeout is shorter than the wait of a request is asked for patience, in body modes that have
+    /// such a timeout. It has effect where the proxy's `max_message_timeout` allows as much; a request that asked stays
+    /// with this picker.
     pub extend_message_timeout: bool,
     /// Requests that wait when the process is about to end are left to another picker, as far as nothing was said of
     /// them yet and the proxy still has all of them; see [`Service::stop_reading`].

@@ -55,7 +55,7 @@ pub(crate) struct SessionSettings {
     pub(crate) retry_after: bool,
     /// The bodies to ask for where the proxy lets the picker choose.
     pub(crate) wanted: Wanted,
-    /// The proxy is asked for patience while a request waits in a mode with a message timeout.
+    /// A proxy whose message timeout is shorter than the wait of a request is asked for patience.
     pub(crate) extend_message_timeout: bool,
     /// A request that cannot stay because the process is about to end is left to another picker.
     pub(crate) hand_over: bool,
