@@ -1,12 +1,13 @@
 //! `cargo xtask bench`: what the product's parts cost, as written down in `docs/performance.md`.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use sluice_testkit::workspace;
 
 use crate::console::say;
+use crate::tools::Tool;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -18,28 +19,44 @@ pub(crate) struct Arguments {
 enum Part {
     /// The picker as a process, asked as Envoy does: processor time per request and per chunk of a response
     ExtProc,
-    /// The admission engine: time per operation
+    /// The admission engine: time per operation, then as `instructions`
     Flow,
+    /// The admission engine: instructions per operation, which must not be 3 % more than is written in the benchmark
+    Instructions,
 }
 
-/// Builds for speed and measures. Quiet machines give quiet figures.
+const GUNGRAUN_RUNNER: Tool = Tool { name: "gungraun-runner", version: "0.20.0" };
+
+/// Builds for speed and measures. Quiet machines give quiet figures; instructions are the same on any.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    for (part, package, bench) in [(Part::ExtProc, "sluice-extproc", "streams"), (Part::Flow, "sluice-flow", "engine")]
-    {
-        if arguments.part.is_none_or(|chosen| chosen == part) {
-            say(format_args!("\n==== {package}"));
-            measure(package, bench)?;
+    let chosen = |parts: &[Part]| arguments.part.is_none_or(|part| parts.contains(&part));
+    if chosen(&[Part::ExtProc]) {
+        measure("sluice-extproc", "streams", &mut command())?;
+    }
+    if chosen(&[Part::Flow]) {
+        measure("sluice-flow", "engine", &mut command())?;
+    }
+    if chosen(&[Part::Flow, Part::Instructions]) {
+        let valgrind = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+        if !valgrind.is_ok_and(|status| status.success()) {
+            bail!("instructions are counted by valgrind, which is not in the PATH: the package of that name has it");
         }
+        let runner = GUNGRAUN_RUNNER.program()?;
+        measure("sluice-flow", "instructions", command().env("GUNGRAUN_RUNNER", runner))?;
     }
     Ok(())
 }
 
-fn measure(package: &str, bench: &str) -> Result<()> {
-    let status = Command::new(env!("CARGO"))
-        .args(["bench", "--locked", "--quiet", "--package", package, "--bench", bench])
-        .current_dir(workspace::root())
-        .status()
-        .context("cargo does not start")?;
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(workspace::root());
+    command
+}
+
+fn measure(package: &str, bench: &str, command: &mut Command) -> Result<()> {
+    say(format_args!("\n==== {package}, {bench}"));
+    command.args(["bench", "--locked", "--quiet", "--package", package, "--bench", bench]);
+    let status = command.status().context("cargo does not start")?;
     if !status.success() {
         bail!("the benchmark {bench} of {package} ended with {status}");
     }

@@ -8,10 +8,12 @@ mod campaign;
 mod console;
 mod demo;
 mod fuzz;
+mod mutants;
 mod soak;
 mod structure;
 mod templates;
 mod test;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -34,6 +36,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Runs random operations on a part of the product until something breaks
     Fuzz(fuzz::Arguments),
+    /// Changes the product in one place after the other and lists the changes that no test notices
+    Mutants(mutants::Arguments),
     /// Loads a pool with every kind of request and ending and compares the picker's ledger with the engines
     Soak(soak::Arguments),
     /// Makes the configurations in deploy/envoy from one source
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Campaign(arguments) => campaign::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Mutants(arguments) => mutants::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Templates(arguments) => templates::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),

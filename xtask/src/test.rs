@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,9 +14,10 @@ use sluice_core::{Clock, SystemClock};
 use sluice_testkit::workspace;
 
 use crate::console::say;
+use crate::tools::Tool;
 use crate::{fuzz, structure};
 
-const CARGO_DENY_VERSION: &str = "0.20.2";
+const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
 /// A check of the workspace at a path; returns what it has found to be right.
 type Step = fn(&Path) -> Result<String>;
@@ -34,8 +36,10 @@ const STEPS: [(&str, Step); 7] = [
 /// Takes longer than all others where its dependencies have not been built yet.
 const LOOM: (&str, Step) = ("loom", run_loom);
 
-/// Random operations of the admission engine that every change has to survive.
+/// Random operations of the admission engine that every change has to survive: the same ones each time, so that a change
+/// is blamed for what it breaks, and others each time, so that many runs see more than one.
 const ENGINE_OPERATIONS: u64 = 1_000_000;
+const FRESH_OPERATIONS: u64 = 250_000;
 const SEED: u64 = 20_260;
 
 /// Rounds of streams on which anything comes: about half a minute.
@@ -117,33 +121,25 @@ fn check_lints(root: &Path) -> Result<String> {
 }
 
 fn check_dependencies(root: &Path) -> Result<String> {
-    let mut command = Command::new(cargo_deny(root)?);
+    let mut command = Command::new(cargo_deny()?);
     command.current_dir(root).args(["--locked", "check", "bans", "licenses", "sources"]);
     succeed(&mut command, "see deny.toml")?;
     Ok("bans, licences and sources of dependencies".to_owned())
 }
 
-/// cargo-deny from the PATH, else from `target/tools`, where it is installed the first time.
-fn cargo_deny(root: &Path) -> Result<PathBuf> {
+/// cargo-deny from the PATH, in whatever version, else the pinned one.
+fn cargo_deny() -> Result<PathBuf> {
     let probe = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if probe.is_ok_and(|status| status.success()) {
-        return Ok("cargo-deny".into());
-    }
-    let tools = workspace::target_dir()?.join("tools");
-    let program = tools.join("bin/cargo-deny");
-    if !program.is_file() {
-        say(format_args!("installing cargo-deny {CARGO_DENY_VERSION} into {}, once", tools.display()));
-        let mut command = cargo(root);
-        command.args(["install", "--locked", "--quiet", "--version", CARGO_DENY_VERSION, "--root"]);
-        command.arg(&tools).arg("cargo-deny");
-        succeed(&mut command, "installing cargo-deny needs the crates registry")?;
-    }
-    Ok(program)
+    if probe.is_ok_and(|status| status.success()) { Ok("cargo-deny".into()) } else { CARGO_DENY.program() }
 }
 
 fn run_engine(_root: &Path) -> Result<String> {
     fuzz::flow(ENGINE_OPERATIONS, SEED)?;
-    Ok(format!("{ENGINE_OPERATIONS} random operations agree with the oracle and keep the invariants"))
+    let fresh = RandomState::new().hash_one(SEED) >> 32;
+    say(format_args!("a fresh seed: cargo xtask fuzz flow --ops {FRESH_OPERATIONS} --seed {fresh}"));
+    fuzz::flow(FRESH_OPERATIONS, fresh)?;
+    let operations = ENGINE_OPERATIONS + FRESH_OPERATIONS;
+    Ok(format!("{operations} random operations agree with the oracle and keep the invariants"))
 }
 
 fn run_session(_root: &Path) -> Result<String> {
