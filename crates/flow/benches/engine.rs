@@ -9,7 +9,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use sluice_core::Time;
 use sluice_flow::{Engine, Signal, Waiter};
 
-use crate::scenario::{Scenario, config, pool};
+use crate::scenario::{Kind, Scenario, config, pool};
 
 /// Calls measured together where one alone would leave nothing to go on with.
 const BATCH: usize = 1000;
@@ -57,9 +57,18 @@ fn backlog(criterion: &mut Criterion) {
         bench(&format!("50000 queued, {tenants} tenants"), Scenario::new(50_000, tenants, 1, 100));
     }
     bench("50000 queued, 1000 endpoints", Scenario::new(50_000, 1000, 1000, 1));
-    bench("50000 queued, 1000 parked", Scenario::with_parked(50_000, 1000, 100, 1000));
+    bench("50000 queued, 1000 parked", Scenario::with_parked(Kind::plain(), 50_000, 1000, 100, 1000));
+    bench("50000 queued, 1000 parked, evicting", Scenario::with_parked(Kind::evicting(), 50_000, 1000, 100, 1000));
+    bench("50000 queued beside 10000 idle tenants", Scenario::with_idle_tenants(50_000, 10_000));
+    for queued in [50_000, 500_000] {
+        bench(&format!("{queued} queued by deadline"), Scenario::of(Kind::by_deadline(), queued, 1000, 1, 100));
+    }
     group.bench_function("50000 queued, with start", |bencher| {
         let mut scenario = Scenario::new(50_000, 1000, 1, 100);
+        bencher.iter(|| scenario.turn_over_started());
+    });
+    group.bench_function("50000 queued, weighted, with start", |bencher| {
+        let mut scenario = Scenario::of(Kind::weighted(), 50_000, 1000, 1, 100);
         bencher.iter(|| scenario.turn_over_started());
     });
     group.finish();
@@ -107,6 +116,8 @@ fn burst(criterion: &mut Criterion) {
             |(mut scenario, members)| {
                 scenario.engine.observe(Time::from_secs(1), Signal::Pool(members));
                 scenario.drain();
+                // All of them, and in the order in which they came: tenants came in turns.
+                assert!(scenario.granted.iter().skip(1).eq(&scenario.queued[..5_000]));
                 assert_eq!(scenario.granted.len(), 5_001);
                 scenario
             },

@@ -11,7 +11,7 @@ use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, 
 use sluice_core::Time;
 use sluice_flow::{Signal, Ticket, Waiter};
 
-use crate::scenario::{Scenario, pool};
+use crate::scenario::{Kind, Scenario, pool};
 
 /// Calls in one benchmark.
 const CALLS: usize = 1000;
@@ -45,8 +45,24 @@ fn submit_and_grant((mut scenario, asks): (Scenario, Vec<sluice_flow::Ask>)) -> 
 #[bench::queued_50000(args = (Scenario::new(50_000, 1000, 1, 100)), config = at_most(LIMITS.turn_over_50000))]
 #[bench::endpoints_1000(args = (Scenario::new(50_000, 1000, 1000, 1)), config = at_most(LIMITS.turn_over_50000))]
 #[bench::parked_1000(
-    args = (Scenario::with_parked(50_000, 1000, 100, 1000)),
+    args = (Scenario::with_parked(Kind::plain(), 50_000, 1000, 100, 1000)),
     config = at_most(LIMITS.turn_over_parked)
+)]
+#[bench::evicting_parked_1000(
+    args = (Scenario::with_parked(Kind::evicting(), 50_000, 1000, 100, 1000)),
+    config = at_most(LIMITS.turn_over_evicting)
+)]
+#[bench::idle_tenants_10000(
+    args = (Scenario::with_idle_tenants(50_000, 10_000)),
+    config = at_most(LIMITS.turn_over_idle_tenants)
+)]
+#[bench::edf_ttl_50000(
+    args = (Scenario::of(Kind::by_deadline(), 50_000, 1000, 1, 100)),
+    config = at_most(LIMITS.turn_over_by_deadline_50000)
+)]
+#[bench::edf_ttl_500000(
+    args = (Scenario::of(Kind::by_deadline(), 500_000, 1000, 1, 100)),
+    config = at_most(LIMITS.turn_over_by_deadline_500000)
 )]
 fn turn_over(mut scenario: Scenario) -> Scenario {
     for _ in 0..CALLS {
@@ -55,8 +71,12 @@ fn turn_over(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-#[library_benchmark(config = at_most(LIMITS.turn_over_started))]
-#[bench::queued_50000(Scenario::new(50_000, 1000, 1, 100))]
+#[library_benchmark]
+#[bench::queued_50000(args = (Scenario::new(50_000, 1000, 1, 100)), config = at_most(LIMITS.turn_over_started))]
+#[bench::weighted_50000(
+    args = (Scenario::of(Kind::weighted(), 50_000, 1000, 1, 100)),
+    config = at_most(LIMITS.turn_over_weighted)
+)]
 fn turn_over_started(mut scenario: Scenario) -> Scenario {
     for _ in 0..CALLS {
         scenario.turn_over_started();
@@ -108,7 +128,12 @@ struct Limits {
     turn_over_500: u64,
     turn_over_50000: u64,
     turn_over_parked: u64,
+    turn_over_evicting: u64,
+    turn_over_idle_tenants: u64,
+    turn_over_by_deadline_50000: u64,
+    turn_over_by_deadline_500000: u64,
     turn_over_started: u64,
+    turn_over_weighted: u64,
     cancel: u64,
     burst: u64,
     pool_signal: u64,
@@ -116,12 +141,17 @@ struct Limits {
 
 const LIMITS: Limits = Limits {
     submit_and_grant: 973_015,
-    turn_over_500: 3_273_049,
-    turn_over_50000: 2_823_917,
-    turn_over_parked: 2_849_750,
-    turn_over_started: 4_075_917,
+    turn_over_500: 3_275_049,
+    turn_over_50000: 2_825_917,
+    turn_over_parked: 2_851_750,
+    turn_over_evicting: 3_659_581,
+    turn_over_idle_tenants: 2_819_695,
+    turn_over_by_deadline_50000: 3_825_579,
+    turn_over_by_deadline_500000: 3_958_871,
+    turn_over_started: 4_090_917,
+    turn_over_weighted: 6_930_851,
     cancel: 766_077,
-    burst: 5_102_756,
+    burst: 5_097_767,
     pool_signal: 2_771,
 };
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::{Endpoint, EndpointId, EndpointUid, FlowKey, Priority, TerminationCause, Time};
+use sluice_flow::policy::Usage;
 use sluice_flow::{
-    Ask, BandConfig, Config, Effect, Eligibility, Ended, EndpointKey, Engine, Park, PoolMember, Signal, Stages, Start,
-    Ticket, Verdict, Waiter,
+    Ask, BandConfig, Config, Effect, Eligibility, Ended, EndpointKey, Engine, EvictionConfig, Park, PoolMember, Signal,
+    Stages, Start, Ticket, TtlHeader, Verdict, Waiter,
 };
-use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
+use sluice_plugins::flow::{ConcurrencyDetector, Edf, Fcfs, RoundRobin, StaticUsageLimit, Weighted, Weights};
 
-pub(crate) const ENDED: Ended = Ended { cause: TerminationCause::Natural, usage: None };
+pub(crate) const ENDED: Ended =
+    Ended { cause: TerminationCause::Natural, usage: Some(Usage { prompt: 250, output: 100 }) };
 
 /// First come first served, round robin, 60 s in the queue, no limit on the queue that is ever reached.
 pub(crate) fn config() -> Config {
@@ -33,6 +35,40 @@ pub(crate) fn pool(endpoints: u64, limit: u64) -> Signal {
     Signal::Pool((0..endpoints).map(member).collect())
 }
 
+/// What engine and requests are like, beside their numbers.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    config: Config,
+    /// Requests bring a time limit of their own, no two neighbours the same.
+    hurried: bool,
+    /// Requests of priority -1 that run and do not end.
+    batch: u64,
+}
+
+impl Kind {
+    pub(crate) fn plain() -> Self {
+        Self { config: config(), hurried: false, batch: 0 }
+    }
+
+    /// Queues and deadlines that are no lines: each newcomer has a place among the others.
+    pub(crate) fn by_deadline() -> Self {
+        let mut config = config();
+        config.template.ordering = Arc::new(Edf);
+        Self { config, hurried: true, batch: 0 }
+    }
+
+    pub(crate) fn weighted() -> Self {
+        let mut config = config();
+        config.template.fairness = Arc::new(Weighted::new(Weights::default(), None));
+        Self { config, ..Self::plain() }
+    }
+
+    /// Victims have been told to end and have not yet.
+    pub(crate) fn evicting() -> Self {
+        Self { config: Config { eviction: Some(EvictionConfig::default()), ..config() }, hurried: false, batch: 10 }
+    }
+}
+
 /// An engine, its clock, and who holds what.
 #[derive(Debug)]
 pub(crate) struct Scenario {
@@ -40,6 +76,8 @@ pub(crate) struct Scenario {
     now: Time,
     tenants: Vec<Arc<str>>,
     next_tenant: usize,
+    hurried: bool,
+    next_ttl_millis: u64,
     /// Granted, the first first.
     pub(crate) granted: VecDeque<Ticket>,
     pub(crate) queued: Vec<Ticket>,
@@ -49,17 +87,32 @@ impl Scenario {
     /// `queued` requests of `tenants` tenants wait for `endpoints` endpoints of `limit` places, all of which are
     /// granted.
     pub(crate) fn new(queued: usize, tenants: usize, endpoints: u64, limit: u64) -> Self {
-        let mut engine = Engine::new(config());
+        Self::of(Kind::plain(), queued, tenants, endpoints, limit)
+    }
+
+    /// As [`Scenario::new`], of another kind.
+    pub(crate) fn of(kind: Kind, queued: usize, tenants: usize, endpoints: u64, limit: u64) -> Self {
+        let Kind { config, hurried, batch } = kind;
+        let mut engine = Engine::new(config);
         engine.observe(Time::ZERO, pool(endpoints, limit));
         let mut scenario = Self {
             engine,
             now: Time::ZERO,
             tenants: (0..tenants).map(|tenant| format!("tenant-{tenant}").into()).collect(),
             next_tenant: 0,
+            hurried,
+            next_ttl_millis: 0,
             granted: VecDeque::new(),
             queued: Vec::new(),
         };
-        let places = usize::try_from(endpoints * limit).expect("it fits");
+        for _ in 0..batch {
+            let ask = Ask::new(FlowKey { tenant: "batch".into(), priority: Priority(-1) }, Time::ZERO);
+            let ticket = scenario.engine.submit(Time::ZERO, ask, Waiter(1));
+            let started = scenario.engine.start(Time::ZERO, ticket, Start::on(EndpointKey(0), 250));
+            assert_eq!(started, Ok(()));
+        }
+        while scenario.engine.poll().is_some() {}
+        let places = usize::try_from(endpoints * limit - batch).expect("it fits");
         for place in 0..queued + places {
             let ticket = scenario.submit();
             scenario.drain();
@@ -75,7 +128,12 @@ impl Scenario {
         // memory.
         self.next_tenant = (self.next_tenant + 7) % self.tenants.len();
         let tenant = Arc::clone(&self.tenants[self.next_tenant]);
-        Ask { bytes: 1000, tokens: 250, ..Ask::new(FlowKey { tenant, priority: Priority(0) }, self.now) }
+        let mut ask = Ask { bytes: 1000, tokens: 250, ..Ask::new(FlowKey { tenant, priority: Priority(0) }, self.now) };
+        if self.hurried {
+            self.next_ttl_millis = (self.next_ttl_millis + 7_919) % 29_000;
+            ask.ttl = TtlHeader::Within(Duration::from_millis(30_000 + self.next_ttl_millis));
+        }
+        ask
     }
 
     pub(crate) fn submit(&mut self) -> Ticket {
@@ -122,10 +180,25 @@ impl Scenario {
         self.engine.cancel(self.now, ticket);
     }
 
+    /// `queued` requests of ten tenants wait, beside `idle` tenants each of which has something running and nothing that
+    /// waits.
+    pub(crate) fn with_idle_tenants(queued: usize, idle: usize) -> Self {
+        let mut scenario = Self::new(0, idle, 1, idle as u64 + 100);
+        scenario.granted.truncate(100);
+        scenario.tenants = (0..10).map(|tenant| format!("busy-{tenant}").into()).collect();
+        scenario.next_tenant = 0;
+        for _ in 0..queued {
+            let ticket = scenario.submit();
+            scenario.queued.push(ticket);
+        }
+        scenario.drain();
+        scenario
+    }
+
     /// As [`Scenario::new`] with one endpoint, beside `parked` requests that wait for another one, which has no
     /// room.
-    pub(crate) fn with_parked(queued: usize, tenants: usize, limit: u64, parked: usize) -> Self {
-        let mut scenario = Self::new(queued + parked, tenants, 1, limit);
+    pub(crate) fn with_parked(kind: Kind, queued: usize, tenants: usize, limit: u64, parked: usize) -> Self {
+        let mut scenario = Self::of(kind, queued + parked, tenants, 1, limit);
         let Signal::Pool(mut members) = pool(2, limit) else { unreachable!("a pool is a pool") };
         members[1].max_concurrency = Some(0);
         scenario.engine.observe(scenario.now, Signal::Pool(members));
