@@ -22,7 +22,6 @@ mod raw;
 mod resolve;
 pub mod settings;
 mod source;
-mod suggest;
 mod timeout;
 mod weight;
 

@@ -30,7 +30,8 @@ pub(crate) fn ask_of_headers(identity: &Identity, bytes: u64) -> Ask {
     Ask { bytes, ..Ask::new(flow, Time::ZERO) }
 }
 
-/// `tokens` is what the request is taken for, `deadline` the end of the stream that it came on.
+/// `tokens` is what the request is taken for, `deadline` until when its stream lets it
+/// wait.
 pub(crate) fn ask(
     request: &Request,
     identity: &Identity,

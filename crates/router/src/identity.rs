@@ -1,12 +1,13 @@
 //! Who a request is from and how urgent it is: from headers, or from what the proxy vouches for.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use sluice_core::{Headers, Priority};
+use sluice_core::{Headers, Priority, nearest};
 
 use crate::Rejection;
+use crate::rejection::excerpt;
 
 /// The tenant of requests that name none.
 pub const DEFAULT_TENANT: &str = "default-flow";
@@ -50,6 +51,7 @@ pub struct IdentityRules {
 pub struct Identities {
     rules: IdentityRules,
     objectives: ArcSwap<Objectives>,
+    unknown: UnknownNames,
 }
 
 /// An identity, and whether its objective was one that nobody has defined.
@@ -61,7 +63,7 @@ pub struct Resolved {
 
 impl Identities {
     pub fn new(rules: IdentityRules, objectives: Objectives) -> Self {
-        Self { rules, objectives: ArcSwap::from_pointee(objectives) }
+        Self { rules, objectives: ArcSwap::from_pointee(objectives), unknown: UnknownNames::default() }
     }
 
     /// Puts other objectives in force, for requests that come from now on.
@@ -87,15 +89,18 @@ impl Identities {
     /// A `name` that is not text is one that nobody has defined.
     fn priority(&self, name: Option<&[u8]>) -> Result<(Priority, bool), Rejection> {
         let objectives = self.objectives.load();
-        let defined = |name| objectives.get(std::str::from_utf8(name).ok()?);
-        match name.map(|name| (name, defined(name))) {
-            Some((_, Some(&priority))) => Ok((priority, false)),
-            Some((name, None)) if self.rules.refuse_unknown => Err(Rejection::unknown_objective(name)),
-            unknown_or_none => {
-                let default = self.rules.default_objective.as_ref().and_then(|name| objectives.get(name));
-                Ok((default.copied().unwrap_or_default(), unknown_or_none.is_some()))
+        let defined = |name| objectives.get(std::str::from_utf8(name).ok()?).copied();
+        if let Some(priority) = name.and_then(defined) {
+            return Ok((priority, false));
+        }
+        if let Some(name) = name {
+            self.unknown.tell(name, &objectives);
+            if self.rules.refuse_unknown {
+                return Err(Rejection::unknown_objective(name));
             }
         }
+        let default = self.rules.default_objective.as_ref().and_then(|name| objectives.get(name));
+        Ok((default.copied().unwrap_or_default(), name.is_some()))
     }
 
     fn tenant_from_headers<'a>(&self, headers: &'a Headers) -> Option<&'a str> {
@@ -103,6 +108,29 @@ impl Identities {
             return None;
         }
         self.rules.tenant_headers.iter().filter_map(|name| headers.last_str(name)).find(|value| !value.is_empty())
+    }
+}
+
+/// The names of objectives that nobody has defined and that the log has told of: each is worth one line.
+#[derive(Debug, Default)]
+struct UnknownNames(Mutex<BTreeSet<String>>);
+
+impl UnknownNames {
+    /// Clients choose the names: so many are told, and no more.
+    const MOST: usize = 100;
+
+    fn tell(&self, name: &[u8], objectives: &Objectives) {
+        if let Some(name) = self.news(name) {
+            let did_you_mean = nearest(&name, objectives.keys().map(String::as_str));
+            tracing::warn!(objective = name, did_you_mean, "requests name an objective that nobody has defined");
+        }
+    }
+
+    /// The name as the log shows it, the first time.
+    fn news(&self, name: &[u8]) -> Option<String> {
+        let name = excerpt(name);
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (told.len() < Self::MOST && told.insert(name.clone())).then_some(name)
     }
 }
 
@@ -211,6 +239,16 @@ mod tests {
         assert_eq!(resolve(rules.clone(), &[("session-id", b"s1"), ("a", b"")]).1, "s1");
         let both: [(&str, &[u8]); 2] = [("session-id", b"s1"), ("x-llm-d-inference-fairness-id", b"f")];
         assert_eq!(resolve(rules, &both).1, "f");
+    }
+
+    #[test]
+    fn each_unknown_name_is_told_once_and_not_too_many() {
+        let unknown = UnknownNames::default();
+        assert_eq!(unknown.news(b"premum").as_deref(), Some("premum"));
+        assert_eq!(unknown.news(b"premum"), None);
+        assert_eq!(unknown.news(&[b'x'; 10_000]).map(|name| name.len()), Some(100));
+        let told = (0..1_000).filter(|number| unknown.news(number.to_string().as_bytes()).is_some()).count();
+        assert_eq!(told, UnknownNames::MOST - 2);
     }
 
     #[test]

@@ -43,13 +43,17 @@ impl Rejection {
         }
     }
 
-    /// Keeps no more of a client's text than a log line should.
     pub(crate) fn unknown_objective(name: &[u8]) -> Self {
-        const LONGEST: usize = 100;
-        // No character is longer than four bytes.
-        let start = &name[..name.len().min(4 * LONGEST)];
-        Self::UnknownObjective { name: String::from_utf8_lossy(start).chars().take(LONGEST).collect() }
+        Self::UnknownObjective { name: excerpt(name) }
     }
+}
+
+/// No more of a client's text than a log line should have.
+pub(crate) fn excerpt(text: &[u8]) -> String {
+    const LONGEST: usize = 100;
+    // No character is longer than four bytes.
+    let start = &text[..text.len().min(4 * LONGEST)];
+    String::from_utf8_lossy(start).chars().take(LONGEST).collect()
 }
 
 const fn admission_text(outcome: Outcome) -> &'static str {

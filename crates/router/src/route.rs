@@ -25,7 +25,7 @@ pub struct Intent {
     pub subset: Option<Subset>,
     /// The request has no body and asks for none of the model's time.
     pub header_only: bool,
-    /// When the stream that it came on ends by itself.
+    /// Until when it may wait: soon after, the stream that it came on ends by itself.
     pub deadline: Option<Time>,
 }
 

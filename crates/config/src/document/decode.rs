@@ -3,12 +3,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde::de::value::MapDeserializer;
+use sluice_core::nearest;
 
 use super::deserializer::NodeDeserializer;
 use super::problem::{DecodeError, Problem, missing};
 use super::{Document, NodeId};
 use crate::diagnostics::{Diagnostics, Remark};
-use crate::suggest::nearest;
 
 /// What earlier attempts at the same value have found.
 #[derive(Default)]

@@ -1,10 +1,10 @@
 use std::fmt;
 
 use serde::de::{self, Expected, Unexpected};
+use sluice_core::nearest;
 
 use super::NodeId;
 use crate::diagnostics::Remark;
-use crate::suggest::nearest;
 
 /// Why a value could not be read, and the innermost node that is to blame.
 #[derive(Debug)]

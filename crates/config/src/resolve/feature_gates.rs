@@ -1,6 +1,7 @@
+use sluice_core::nearest;
+
 use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located};
-use crate::suggest::nearest;
 
 /// Functions that a configuration switches on or off by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+use sluice_core::nearest;
+
 use super::names::Declared;
 use super::{Instance, Resolver, filled};
 use crate::catalog;
@@ -5,7 +7,6 @@ use crate::diagnostics::Remark;
 use crate::document::Located;
 use crate::plugin::PluginType;
 use crate::raw::RawPlugin;
-use crate::suggest::nearest;
 
 impl<'r> Resolver<'_, 'r> {
     /// Enters the list `plugins` into `names` and `instances`.

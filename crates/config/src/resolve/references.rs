@@ -1,3 +1,5 @@
+use sluice_core::nearest;
+
 use super::names::Declared;
 use super::plugins::unavailable;
 use super::{ProfileEntry, ResolvedProfile, Resolver, filled};
@@ -5,7 +7,6 @@ use crate::catalog;
 use crate::diagnostics::Remark;
 use crate::document::Located;
 use crate::raw::{RawDataLayer, RawPluginRef, RawProfile, RawRequestHandler};
-use crate::suggest::nearest;
 
 impl Resolver<'_, '_> {
     pub(super) fn profiles(&mut self, raw: &[Located<RawProfile>]) -> Vec<ResolvedProfile> {

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use sluice_core::nearest;
 use sluice_flow::GlobalLimits;
 
 use super::flow_control::global_limits;
@@ -9,7 +10,6 @@ use crate::document::{Document, Located};
 use crate::quantity::ByteSize;
 use crate::raw::{RawFlowControl, RawModelRewrite, RawObjective, RawSluice};
 use crate::settings::{DryRun, Eviction, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull};
-use crate::suggest::nearest;
 use crate::timeout::Timeout;
 
 impl Resolver<'_, '_> {

@@ -4,7 +4,7 @@
 const MAX_NAMES: usize = 1000;
 
 /// The name among `known` that is closest to `written`, if one is close enough to have been meant.
-pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = fold(written);
     // A third of the letters may be wrong, but never all of them.
     let tolerance = (written.chars().count() / 3).max(1);
