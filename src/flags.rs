@@ -43,7 +43,7 @@ pub(crate) struct Flags {
     /// Serve the external processor over TLS.
     #[arg(long, value_parser = go_bool, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) secure_serving: bool,
-    /// Directory with tls.crt and tls.key; a self-signed certificate is made if there is none.
+    /// Directory with tls.crt and tls.key; without the flag a self-signed certificate is made.
     #[arg(long, value_name = "DIR")]
     cert_path: Option<String>,
     /// Take over a new certificate in the directory of --cert-path while running.

@@ -95,7 +95,7 @@ pub(crate) async fn serve(
     };
 
     readiness.start_draining();
-    tracing::info!(signal, window = ?flags.drain_timeout, "draining: still serving, no longer ready");
+    tracing::info!(signal, window = ?flags.drain_timeout, "draining: no longer ready, still serving until the window ends");
     tokio::select! {
         ended = &mut server => return Err(server_ended(ended)),
         Some(task) = fallen.recv() => return Err(task_ended(task)),

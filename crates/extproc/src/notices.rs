@@ -47,8 +47,8 @@ impl Notices {
                  request_body_mode to FULL_DUPLEX_STREAMED in the proxy"
             ),
             Notice::Unaccountable => tracing::error!(
-                "the proxy ends its streams with the headers of the response, so that requests count no longer than until \
-                 then: set response_trailer_mode to SEND"
+                "the proxy seems to end its streams with the headers of the response, so that requests count no longer than \
+                 until then: set response_trailer_mode to SEND, if it is not"
             ),
             Notice::ModesRefused => tracing::error!(
                 "requests fail: the proxy's configuration announces that the picker may choose the body modes \

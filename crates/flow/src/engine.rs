@@ -65,6 +65,8 @@ pub struct Engine {
     /// Waiting tickets that may use only some endpoints, in the order of arrival, with the endpoints of the
     /// present pool among those.
     hinted: BTreeMap<u64, (Ticket, Arc<[EndpointKey]>)>,
+    /// Granted tickets that may use only some endpoints, and have no place reserved on one.
+    hinted_granted: BTreeSet<Ticket>,
     victims: Victims,
     revocations: Revocations,
     waiting: Waiting,
@@ -110,6 +112,7 @@ impl Engine {
             band_views: Vec::new(),
             ceilings: Vec::new(),
             hinted: BTreeMap::new(),
+            hinted_granted: BTreeSet::new(),
             victims: Victims::default(),
             revocations: Revocations::default(),
             waiting: Waiting::default(),

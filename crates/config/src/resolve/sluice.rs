@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use sluice_core::nearest;
 use sluice_flow::GlobalLimits;
@@ -74,10 +75,13 @@ impl Resolver<'_, '_> {
     }
 
     fn check_eviction(&mut self, eviction: &Eviction, dry_run: &[Located<DryRun>], flow_control: &RawFlowControl) {
-        if eviction.confirmation_timeout == Timeout::default()
+        // The word to a client and the pause before the cut take more than half of this.
+        const SHORTEST: Timeout = Timeout(Duration::from_millis(100));
+        if eviction.confirmation_timeout < SHORTEST
             && let Some(node) = self.document.descend(Document::ROOT, &["sluice", "eviction", "confirmationTimeout"])
         {
-            let remark = Remark::new("a timeout of 0 would take one victim after the other before the first could end");
+            let remark =
+                Remark::new("less than 100ms would take one victim after the other before the first could end");
             self.error(node, remark.hint("write a time such as 1s"));
         }
         let enabled = flow_control.enable_eviction.as_ref();

@@ -89,7 +89,11 @@ impl Follower {
         }
         file.fill(path, &self.table);
         let endpoints = self.table.snapshot().endpoints().len();
-        tracing::info!(path = %path.display(), endpoints, "endpoints reloaded");
+        if endpoints == 0 {
+            tracing::warn!(path = %path.display(), "endpoints reloaded, and there are none: nothing can be served");
+        } else {
+            tracing::info!(path = %path.display(), endpoints, "endpoints reloaded");
+        }
         self.taken = file.text.bytes;
     }
 }

@@ -25,13 +25,21 @@ impl Driver {
     /// is given back at once.
     pub(super) fn keep(&mut self, in_flight: Option<InFlight>) -> Result<(), Refusal> {
         self.in_flight = in_flight;
+        if self.learn_of_revocation() {
+            return Err(Refusal::evicted(self.shared.router.retry_after(self.priority)));
+        }
+        Ok(())
+    }
+
+    /// Tells whether the place is wanted back and nobody has heard of it yet.
+    fn learn_of_revocation(&mut self) -> bool {
         let revocable = self.in_flight.as_mut().filter(|_| self.revocable);
-        let Some(RevokeCause::Eviction) = revocable.and_then(|lease| lease.revoked().now_or_never()) else {
-            return Ok(());
-        };
-        self.revocable = false;
-        self.revoked = Some(self.shared.clock.now());
-        Err(Refusal::evicted(self.shared.router.retry_after(self.priority)))
+        let is_wanted = revocable.and_then(|lease| lease.revoked().now_or_never()) == Some(RevokeCause::Eviction);
+        if is_wanted {
+            self.revocable = false;
+            self.revoked = Some(self.shared.clock.now());
+        }
+        is_wanted
     }
 
     pub(super) fn on_revoked(&mut self, cause: RevokeCause) {
@@ -74,10 +82,18 @@ impl Driver {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let Ending { outcome, usage, remark: _, evicted, events } = *ending;
+        let Ending { mut outcome, usage, remark: _, mut evicted, events } = *ending;
         self.stop_routing();
         self.body = None;
         self.running = None;
+        if self.learn_of_revocation()
+            && let Outcome::Terminated { cause, .. } = &mut outcome
+            && *cause != TerminationCause::Natural
+        {
+            // Had the word been heard first, this end would have been told as one of an eviction.
+            *cause = TerminationCause::Evicted;
+            evicted = Some(Delivery::Left);
+        }
         let was_revoked = self.revoked.is_some();
         self.shared.metrics.ended(EndCause::of(outcome, was_revoked));
         if let Some(in_flight) = self.in_flight.take() {

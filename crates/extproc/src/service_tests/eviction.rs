@@ -25,6 +25,7 @@ const SSE: &[(&str, &str)] = &[(":status", "200"), ("content-type", "text/event-
 const CHAT: &str = r#"{"model":"m"}"#;
 const EVICTIONS: &str = "llm_d_epp_flow_control_evictions_total";
 const TOKENS: &str = "sluice_evicted_tokens_total";
+const ENDED: &str = "llm_d_epp_request_ended_total";
 
 /// A picker whose two endpoints take one request each; none makes room without `eviction`.
 async fn picking(eviction: Option<MidStream>) -> (Picking, Admission) {
@@ -193,6 +194,31 @@ async fn a_response_that_completes_before_it_was_cut_off_stays_complete() {
     assert!(is(picking.count(EVICTIONS, "completed"), 1) && is(picking.count(TOKENS, "*"), 0));
     assert!(is(picking.errors("*"), 0));
     drop((stays, goes));
+    picking.idle().await;
+}
+
+/// The end of a stream is looked at before the word that it has to go, so both may be there at once.
+#[tokio::test]
+async fn a_victim_that_leaves_as_it_is_told_counts_as_evicted() {
+    let (picking, admission) = picking(Some(MidStream::EventThenReset)).await;
+    let stays = picking.batch_chat().await.unwrap();
+    for turns in 0..40 {
+        let mut goes = picking.batch_chat().await.unwrap();
+        goes.read_beginning().await;
+        drop(goes);
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        let urgent = Ask::new(FlowKey { tenant: "o".into(), priority: Priority(0) }, Time::ZERO);
+        drop(admission.admit(urgent).await.unwrap());
+        while admission.stats().leases.started > 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let revoked = u32::try_from(admission.stats().totals[&Priority(0)].revocations).unwrap();
+    let counted = [picking.count(EVICTIONS, "*"), picking.count(ENDED, "evicted")];
+    assert!(revoked > 0 && counted.iter().all(|&counted| is(counted, revoked)), "{revoked} told, {counted:?} counted");
+    drop(stays);
     picking.idle().await;
 }
 

@@ -115,6 +115,8 @@ pub(crate) struct Session {
     error_shape: ErrorShape,
     request: RequestPhase,
     response: ResponsePhase,
+    /// The client was told how long the response is.
+    response_has_length: bool,
     /// The status of the response, once its headers came.
     status: Option<u16>,
     /// What the proxy says of a response that it made up.
@@ -153,6 +155,7 @@ impl Session {
             error_shape: ErrorShape::OpenAi,
             request: RequestPhase::Waiting,
             response: ResponsePhase::Waiting,
+            response_has_length: false,
             status: None,
             proxy_details: None,
             response_began: Time::ZERO,

@@ -174,6 +174,7 @@ impl Session {
         self.revocable
             && is_event_stream
             && passes_here
+            && !self.response_has_length
             && !matches!(self.settings.eviction, None | Some(MidStream::Reset))
     }
 

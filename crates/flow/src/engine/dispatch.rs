@@ -92,8 +92,11 @@ impl Engine {
         let item = &mut self.items[ticket];
         let (flow, waiter, load, stages) = (item.flow, item.waiter, item.load(), item.stages);
         item.state = State::Granted { reserved };
+        let is_hinted = item.eligible.is_some();
         if let Some(endpoint) = reserved {
             self.pool.reserve(endpoint, load);
+        } else if is_hinted {
+            self.hinted_granted.insert(ticket);
         }
         self.pool.charge(stages, load.tokens);
         self.bands[index].count_lease(&self.items, flow, LeaseDelta::Charged);

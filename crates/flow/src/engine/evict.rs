@@ -21,6 +21,7 @@ use crate::invariant::check;
 use crate::item::Revoked;
 use crate::load::{EndpointKey, Partition};
 use crate::pool::Outlook;
+use crate::ticket::Ticket;
 
 impl Engine {
     pub(super) fn plan_evictions(&mut self) {
@@ -50,7 +51,8 @@ impl Engine {
                 in_need.push((index, self.slots(index)));
             }
         }
-        let mut plan = Plan::new(self, config, quota);
+        let load = self.load_to_come();
+        let mut plan = Plan::new(self, config, load, quota);
         for (index, slots) in in_need {
             // No end opens a gate whose ceiling is zero.
             if self.pool.effective().iter().all(|partition| slots[partition as usize] > 0) {
@@ -62,6 +64,28 @@ impl Engine {
         for (victim, demand) in revocations {
             self.revoke_for(config, victim, demand);
         }
+    }
+
+    /// L: what the gate counts, without revoked leases, and without those that will be given back in a moment because
+    /// all endpoints they may use are full: room is not to be made for both them and whoever gets in once they park.
+    fn load_to_come(&mut self) -> Weight {
+        let stuck: Vec<Ticket> = self.hinted_granted.iter().copied().filter(|ticket| self.is_stuck(*ticket)).collect();
+        for &ticket in &stuck {
+            let item = &self.items[ticket];
+            self.pool.discharge(item.stages, item.tokens);
+        }
+        let load = self.pool.load_staying();
+        for &ticket in &stuck {
+            let item = &self.items[ticket];
+            self.pool.charge(item.stages, item.tokens);
+        }
+        load
+    }
+
+    /// No endpoint that the ticket may use has room.
+    fn is_stuck(&self, ticket: Ticket) -> bool {
+        let eligible = self.items.get(ticket).and_then(|item| item.eligible.as_deref());
+        eligible.is_some_and(|eligible| !self.pool.targets(eligible).iter().any(|&target| self.pool.has_room(target)))
     }
 
     fn slots(&mut self, index: usize) -> Weight {
@@ -120,11 +144,11 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(engine: &'a Engine, config: EvictionConfig, quota: usize) -> Self {
+    fn new(engine: &'a Engine, config: EvictionConfig, load: Weight, quota: usize) -> Self {
         Self {
             engine,
             config,
-            load: engine.pool.load_staying(),
+            load,
             quota,
             outlook: engine.pool.outlook(),
             taken: BTreeSet::new(),

@@ -166,6 +166,7 @@ impl Engine {
     fn take_back_charge(&mut self, ticket: Ticket, reserved: Option<EndpointKey>) {
         let item = &self.items[ticket];
         self.leases.granted -= 1;
+        self.hinted_granted.remove(&ticket);
         self.pool.discharge(item.stages, item.tokens);
         if let Some(endpoint) = reserved {
             self.pool.unreserve(endpoint, item.load());

@@ -35,6 +35,7 @@ impl Engine {
             band_views: _,
             ceilings: _,
             hinted: _,
+            hinted_granted: _,
             victims: _,
             revocations,
             waiting,

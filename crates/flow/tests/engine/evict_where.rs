@@ -149,6 +149,27 @@ fn a_consumed_reserve_is_restored_for_hinted_demand_too() {
 }
 
 #[test]
+fn a_grant_that_will_be_given_back_for_want_of_a_place_costs_nobody_else_theirs() {
+    let mut rig = Rig::new(evicting(plain()), &[2, 2]);
+    for _ in 0..2 {
+        rig.run_on(0, ask("others", 0));
+    }
+    let batch: [_; 2] = std::array::from_fn(|_| rig.run_on(1, ask("batch", -1)));
+    let (stuck, effects) = rig.submit(for_first());
+    assert_eq!(revoked(&effects), [], "nobody on its endpoint may go");
+    let (free, effects) = rig.submit(ask("chat", 0));
+    assert_eq!(revoked(&effects), [batch[1]]);
+
+    // Whoever has waited longer is let in first, and finds its endpoint full.
+    let effects = rig.release(batch[1]);
+    assert_eq!((granted(&effects), revoked(&effects)), (vec![stuck], vec![]));
+    assert_eq!(rig.park(stuck, &[0]), Park::Waiting);
+    let effects = rig.effects();
+    assert_eq!((granted(&effects), revoked(&effects)), (vec![free], vec![]));
+    assert_eq!(rig.start(free, 1), Ok(()));
+}
+
+#[test]
 fn a_consumed_reserve_is_restored_for_a_parked_ticket_too() {
     let mut parks = None;
     let (mut rig, on_first) = reserve_in_use(|rig| parks = Some(rig.grant(ask("chat", 0))));

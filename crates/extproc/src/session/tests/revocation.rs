@@ -262,6 +262,30 @@ fn the_other_two_ways_to_end_an_event_stream() {
     assert_eq!(delivery(&script), Some(Delivery::Event));
 }
 
+/// Bytes beyond the announced length would be taken for the beginning of the next response on the connection.
+#[test]
+fn nothing_is_put_into_a_stream_whose_length_was_told() {
+    let events = [(":status", "200"), ("content-type", "text/event-stream"), ("content-length", "1000")];
+    let wanted = Wanted { revocable: true, ..Wanted::default() };
+    for (told, may_choose_modes, speaks) in [
+        (modes(BodyMode::FullDuplex, BodyMode::Streamed), false, false),
+        (modes(BodyMode::None, BodyMode::None), true, false),
+        // The proxy has taken the length out.
+        (DUPLEX, false, true),
+    ] {
+        let settings = SessionSettings { wanted, ..settings(MidStream::EventThenReset) };
+        let facts = StreamFacts { may_choose_modes, ..StreamFacts::default() };
+        let mut script = Script::started(settings, facts, Some(told));
+        script.revocable = true;
+        script.post("/v1/chat/completions").body(CHAT, true).placed().response(&events, false);
+        script.chunk("data: 1\n\n", false).out();
+        script.revoked().wait(10);
+        let delivered = if speaks { Delivery::Event } else { Delivery::Reset };
+        assert!(script.ends(InboundEnd::Reset).out().ends_with("end:evicted close"));
+        assert_eq!(delivery(&script), Some(delivered), "{told:?}");
+    }
+}
+
 #[test]
 fn where_the_proxy_keeps_the_bytes_the_event_takes_the_place_of_a_part() {
     for mid_stream in [MidStream::EventThenReset, MidStream::EventThenEnd] {

@@ -20,7 +20,8 @@ impl Oracle {
         let Some(first_gated) = bands.iter().position(|(_, ceiling)| !self.is_open(*ceiling)) else { return };
         let mut load: ByPartition = BTreeMap::new();
         for partition in self.effective() {
-            load.insert(partition, self.load(partition) - self.freed(&[], partition, Leaving::Revoked));
+            let load_to_come = self.load_with(partition, |entry| !self.is_stuck(entry));
+            load.insert(partition, load_to_come - self.freed(&[], partition, Leaving::Revoked));
         }
         let told = |entry: &&Entry| is_pending(entry) && !is_dry(entry);
         let outstanding = self.entries.iter().filter(told).count() as u64;
@@ -141,6 +142,13 @@ impl Oracle {
         for request in gone {
             self.revoke(plan, request, priority);
         }
+    }
+
+    /// It was granted, may use only some endpoints, and none of these has room.
+    fn is_stuck(&self, entry: &Entry) -> bool {
+        let mut allowed = self.pool.iter().filter(|place| allows(entry, place));
+        let room = |place: &Place| self.has_room(place, self.booked(place.key).plus(self.reserved(place.key, None)));
+        matches!(entry.state, State::Granted(None)) && entry.hint.is_some() && !allowed.any(room)
     }
 
     /// Requests and tokens of those of `waiting` that use the partition, as far as each tenant may hold more leases.

@@ -54,9 +54,14 @@ impl Oracle {
     }
 
     pub(crate) fn load(&self, partition: Partition) -> u64 {
+        self.load_with(partition, |_| true)
+    }
+
+    /// The same where of the leases that have not started only those of `counts` are there.
+    pub(crate) fn load_with(&self, partition: Partition, counts: impl Fn(&Entry) -> bool) -> u64 {
         let places = self.pool.iter().filter(|place| is_in(place, partition));
         let booked = places.map(|place| self.units(self.booked(place.key), place.limit));
-        let unstarted = self.entries.iter().filter(|entry| matches!(entry.state, State::Granted(_)));
+        let unstarted = self.entries.iter().filter(|entry| matches!(entry.state, State::Granted(_)) && counts(entry));
         let unstarted = unstarted.filter(|entry| match partition {
             Partition::Prefill => entry.stages.contains(Stage::Prefill),
             Partition::Decode => entry.stages.contains(Stage::Decode),
