@@ -37,27 +37,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs the admission engine beside its oracle.
 pub(crate) fn flow(ops: u64, seed: u64) -> Result<()> {
-    let status = Command::new(env!("CARGO"))
-        .args(["run", "--release", "--quiet", "--package", "sluice-flow", "--example", "fuzz", "--"])
-        .args(["--ops", &ops.to_string(), "--seed", &seed.to_string()])
-        .current_dir(workspace::root())
-        .status()
-        .context("cargo does not start")?;
-    if !status.success() {
-        bail!("the fuzzer ended with {status}");
-    }
-    Ok(())
+    run_cargo(
+        Command::new(env!("CARGO"))
+            .args(["run", "--release", "--quiet", "--package", "sluice-flow", "--example", "fuzz", "--"])
+            .args(["--ops", &ops.to_string(), "--seed", &seed.to_string()]),
+    )
 }
 
 /// Sends arbitrary messages to a picker, in arbitrary order. A failing run has printed the least messages that fail, and
 /// keeps them beside the test.
 pub(crate) fn session(ops: u64, seed: u64) -> Result<()> {
-    let status = Command::new(env!("CARGO"))
-        .args(["test", "--quiet", "--package", "sluice-extproc", "--lib", "--", "service::tests::hostile"])
-        .envs([("PROPTEST_CASES", ops.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())])
-        .current_dir(workspace::root())
-        .status()
-        .context("cargo does not start")?;
+    run_cargo(
+        Command::new(env!("CARGO"))
+            .args(["test", "--quiet", "--package", "sluice-extproc", "--lib", "--", "service::tests::hostile"])
+            .envs([("PROPTEST_CASES", ops.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())]),
+    )
+}
+
+fn run_cargo(command: &mut Command) -> Result<()> {
+    let status = command.current_dir(workspace::root()).status().context("cargo does not start")?;
     if !status.success() {
         bail!("the fuzzer ended with {status}");
     }
