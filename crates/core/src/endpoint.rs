@@ -4,6 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
+
+use crate::Scraped;
+
 /// The name of an endpoint: it outlives restarts of what runs behind it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId {
@@ -28,7 +32,8 @@ impl fmt::Display for EndpointId {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointUid(pub Arc<str>);
 
-/// One life of a model server: immutable facts, and the load this process has put on it.
+/// One life of a model server: immutable facts, the load this process has put on it, and what the server last said of
+/// itself.
 #[derive(Debug)]
 pub struct Endpoint {
     pub id: EndpointId,
@@ -37,18 +42,26 @@ pub struct Endpoint {
     pub address: SocketAddr,
     pub labels: BTreeMap<String, String>,
     load: Arc<EndpointLoad>,
+    scraped: Arc<ArcSwapOption<Scraped>>,
 }
 
 impl Endpoint {
     /// A new life, with nothing in flight.
     pub fn new(id: EndpointId, uid: EndpointUid, address: SocketAddr, labels: BTreeMap<String, String>) -> Self {
-        Self { id, uid, address, labels, load: Arc::default() }
+        Self { id, uid, address, labels, load: Arc::default(), scraped: Arc::default() }
     }
 
-    /// The same life with other labels: the load is shared, not copied.
+    /// The same life with other labels: load and scraped state are shared, not copied.
     #[must_use]
     pub fn relabelled(&self, labels: BTreeMap<String, String>) -> Self {
-        Self { id: self.id.clone(), uid: self.uid.clone(), address: self.address, labels, load: Arc::clone(&self.load) }
+        Self {
+            id: self.id.clone(),
+            uid: self.uid.clone(),
+            address: self.address,
+            labels,
+            load: Arc::clone(&self.load),
+            scraped: Arc::clone(&self.scraped),
+        }
     }
 
     /// The label that gives an endpoint its own limit on requests in flight: for hardware that differs within a pool.
@@ -73,6 +86,15 @@ impl Endpoint {
     /// never touches a successor.
     pub const fn load(&self) -> &Arc<EndpointLoad> {
         &self.load
+    }
+
+    /// What the last successful scrape brought; none before the first one. Who acts on it looks at its age.
+    pub fn scraped(&self) -> Option<Arc<Scraped>> {
+        self.scraped.load_full()
+    }
+
+    pub fn set_scraped(&self, scraped: Scraped) {
+        self.scraped.store(Some(Arc::new(scraped)));
     }
 }
 
@@ -151,6 +173,7 @@ impl EndpointLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Time;
 
     fn endpoint() -> Endpoint {
         Endpoint::new(
@@ -182,6 +205,8 @@ mod tests {
         first.load().release();
         assert_eq!(relabelled.load().requests(), 0);
         assert_eq!(relabelled.serial(), first.serial());
+        first.set_scraped(Scraped { waiting: Some(3), ..Scraped::at(Time::ZERO) });
+        assert_eq!(relabelled.scraped().unwrap().waiting, Some(3));
         assert_ne!(endpoint().serial(), first.serial(), "another life, although it has the same name");
     }
 
