@@ -269,7 +269,7 @@ fn load(flags: &Flags) -> Result<Assembled, Failure> {
         ConfigSource::Text(text) => Source::new("--config-text", text),
         ConfigSource::BuiltIn => Source::built_in(),
     };
-    let options = Options { allow_experimental_plugins: flags.allow_experimental_plugins };
+    let options = Options { allow_experimental_plugins: flags.allow_experimental_plugins, ..Options::default() };
     sluice_config::load(&source, BUILTIN, &options).map_err(|diagnostics| {
         for warning in diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Warning) {
             tracing::warn!("{warning}");

@@ -26,6 +26,7 @@ mod timeout;
 mod weight;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_core::TokenEstimate;
 use sluice_data::Discovery;
@@ -41,10 +42,18 @@ pub use source::Source;
 pub use timeout::Timeout;
 
 /// What a configuration cannot decide by itself.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Plugin types of stability [`Stability::Alpha`] may be used.
     pub allow_experimental_plugins: bool,
+    /// How often endpoints are scraped where the source of their metrics does not say.
+    pub scrape_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { allow_experimental_plugins: false, scrape_interval: Duration::from_millis(50) }
+    }
 }
 
 /// What the process runs on.
@@ -126,7 +135,6 @@ fn read(
 ) -> Option<(assemble::Parts, Settings)> {
     let document = document::Document::parse(&source.text, diagnostics)?;
     let resolved = resolve::resolve(&document, registry, diagnostics)?;
-    let allow_experimental = options.allow_experimental_plugins;
-    let parts = assemble::assemble(&resolved, &document, registry, allow_experimental, diagnostics)?;
+    let parts = assemble::assemble(&resolved, &document, registry, options, diagnostics)?;
     Some((parts, resolved.settings))
 }

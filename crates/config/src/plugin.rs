@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use sluice_core::TokenEstimate;
@@ -55,6 +56,9 @@ pub struct Roles {
     /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
     /// case.
     pub tenant_headers: Option<Vec<String>>,
+    /// It acts on what model servers say of themselves ([`Endpoint::scraped`](sluice_core::Endpoint::scraped)). Nothing
+    /// is scraped by default unless such a plugin is in use.
+    pub reads_scraped: bool,
 }
 
 impl Roles {
@@ -102,6 +106,12 @@ impl Roles {
         Self { tenant_headers: Some(headers), ..Self::default() }
     }
 
+    /// The same, of a plugin that acts on what model servers say of themselves.
+    #[must_use]
+    pub fn reading_scraped(self) -> Self {
+        Self { reads_scraped: true, ..self }
+    }
+
     /// Takes part in a scheduling profile.
     pub(crate) const fn has_profile_role(&self) -> bool {
         self.filter.is_some() || self.scorer.is_some() || self.picker.is_some()
@@ -133,10 +143,16 @@ impl BuildError {
 pub struct BuildContext<'a> {
     document: &'a Document,
     owner: NodeId,
+    scrape_interval: Duration,
     diagnostics: &'a mut Diagnostics,
 }
 
 impl BuildContext<'_> {
+    /// How often each endpoint is scraped, if anything is.
+    pub const fn scrape_interval(&self) -> Duration {
+        self.scrape_interval
+    }
+
     /// Tells the author of the configuration that `parameter` does not do what they may think.
     pub fn warn(&mut self, parameter: &str, message: impl Into<String>) {
         let place = self.place_of(parameter);
@@ -163,8 +179,10 @@ pub struct PluginType {
     name: &'static str,
     stability: Stability,
     parameters: fn() -> &'static [&'static str],
-    build: fn(&Document, NodeId, &mut Diagnostics) -> Option<Roles>,
+    build: Build,
 }
+
+type Build = fn(&Document, NodeId, Duration, &mut Diagnostics) -> Option<Roles>;
 
 impl PluginType {
     pub const fn of<P: Plugin>() -> Self {
@@ -186,18 +204,29 @@ impl PluginType {
 
     /// Makes the instance that `owner`, an element of `plugins`, describes. Without a result there is an
     /// error in `diagnostics`.
-    pub(crate) fn build(&self, document: &Document, owner: NodeId, diagnostics: &mut Diagnostics) -> Option<Roles> {
-        (self.build)(document, owner, diagnostics)
+    pub(crate) fn build(
+        &self,
+        document: &Document,
+        owner: NodeId,
+        scrape_interval: Duration,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Roles> {
+        (self.build)(document, owner, scrape_interval, diagnostics)
     }
 }
 
-fn build<P: Plugin>(document: &Document, owner: NodeId, diagnostics: &mut Diagnostics) -> Option<Roles> {
+fn build<P: Plugin>(
+    document: &Document,
+    owner: NodeId,
+    scrape_interval: Duration,
+    diagnostics: &mut Diagnostics,
+) -> Option<Roles> {
     let errors_before = diagnostics.errors();
     let params = document.decode_child(owner, PARAMETERS, diagnostics)?;
     if diagnostics.errors() > errors_before {
         return None;
     }
-    let mut cx = BuildContext { document, owner, diagnostics };
+    let mut cx = BuildContext { document, owner, scrape_interval, diagnostics };
     match P::build(params, &mut cx) {
         Ok(roles) => Some(roles),
         Err(BuildError { parameter, message }) => {

@@ -8,17 +8,18 @@ mod scheduling;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_core::TokenEstimate;
 use sluice_data::Discovery;
 use sluice_flow::policy::SaturationDetector;
 use sluice_schedule::{Profile, Scheduler};
 
-use crate::FlowControl;
 use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located, NodeId};
 use crate::plugin::{PluginType, Roles, Stability};
 use crate::resolve::{Instance, Resolved, ResolvedAdmission};
+use crate::{FlowControl, Options};
 
 /// What the plugins of a configuration amount to.
 #[derive(Debug)]
@@ -46,17 +47,15 @@ pub(crate) fn assemble(
     resolved: &Resolved<'_>,
     document: &Document,
     registry: &[PluginType],
-    allow_experimental: bool,
+    options: &Options,
     diagnostics: &mut Diagnostics,
 ) -> Option<Parts> {
-    let plugins = resolved
-        .instances
-        .iter()
-        .map(|instance| build(instance, document, allow_experimental, diagnostics))
-        .collect::<Vec<_>>();
+    let plugins =
+        resolved.instances.iter().map(|instance| build(instance, document, options, diagnostics)).collect::<Vec<_>>();
     let mut assembler = Assembler {
         document,
         registry,
+        scrape_interval: options.scrape_interval,
         instances: &resolved.instances,
         admission: &resolved.admission,
         used: vec![false; plugins.len()],
@@ -111,22 +110,23 @@ pub(crate) fn assemble(
 fn build(
     instance: &Instance<'_>,
     document: &Document,
-    allow_experimental: bool,
+    options: &Options,
     diagnostics: &mut Diagnostics,
 ) -> Option<Roles> {
     let Instance { name: _, plugin_type, node } = instance;
-    if plugin_type.stability() == Stability::Alpha && !allow_experimental {
+    if plugin_type.stability() == Stability::Alpha && !options.allow_experimental_plugins {
         let remark = Remark::new(format!("the plugin type {:?} is experimental", plugin_type.name()));
         let at = document.child(*node, "type").unwrap_or(*node);
         diagnostics.error(document.place(at), remark.hint("start with --allow-experimental-plugins to use it"));
         return None;
     }
-    plugin_type.build(document, *node, diagnostics)
+    plugin_type.build(document, *node, options.scrape_interval, diagnostics)
 }
 
 struct Assembler<'a, 'r> {
     document: &'a Document,
     registry: &'r [PluginType],
+    scrape_interval: Duration,
     instances: &'a [Instance<'r>],
     admission: &'a ResolvedAdmission,
     /// By instance; none for one that could not be built.
@@ -176,7 +176,9 @@ impl Assembler<'_, '_> {
             return injected.clone();
         }
         let roles = match self.registry.iter().find(|plugin_type| plugin_type.name() == name) {
-            Some(plugin_type) => plugin_type.build(&Document::empty(), Document::ROOT, self.diagnostics),
+            Some(plugin_type) => {
+                plugin_type.build(&Document::empty(), Document::ROOT, self.scrape_interval, self.diagnostics)
+            }
             None => {
                 let message = format!("the plugin type {name:?}, which is needed here, is not available");
                 self.error(Document::ROOT, message);

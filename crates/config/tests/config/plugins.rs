@@ -62,7 +62,7 @@ plugins:
 fn alpha_plugins_must_be_allowed() {
     let text = "plugins: [{type: alpha-scorer}]";
     assert_snapshot!(diagnose(text), @r#"c.yaml:1:18: plugins[0].type: the plugin type "alpha-scorer" is experimental; start with --allow-experimental-plugins to use it"#);
-    let options = Options { allow_experimental_plugins: true };
+    let options = Options { allow_experimental_plugins: true, ..Options::default() };
     assert!(load(&Source::new("c.yaml", text), REGISTRY, &options).is_ok());
 }
 
