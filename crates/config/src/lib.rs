@@ -75,8 +75,7 @@ pub struct Assembled {
     /// case.
     pub tenant_headers: Vec<String>,
     pub settings: Settings,
-    /// A configuration that says the same, with everything filled in that was left out; parameters of plugins are those
-    /// that were given.
+    /// A configuration that says the same, with everything filled in that was left out, parameters of plugins among it.
     pub effective: serde_json::Value,
     /// In the order of the text.
     pub warnings: Vec<Diagnostic>,

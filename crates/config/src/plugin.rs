@@ -1,7 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use sluice_core::TokenEstimate;
 use sluice_data::Discovery;
 use sluice_flow::policy::{FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy};
@@ -24,8 +26,9 @@ pub trait Plugin {
     const STABILITY: Stability;
 
     /// What it can be told. Unknown parameters are refused; absent parameters are read as an empty mapping,
-    /// so a field without a default is one that has to be given.
-    type Params: DeserializeOwned;
+    /// so a field without a default is one that has to be given. Written out again they show the defaults that were
+    /// filled in; null stands for a parameter that is not set.
+    type Params: DeserializeOwned + Serialize;
 
     /// Makes an instance. It must not start anything: the configuration may yet turn out to be wrong.
     fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError>;
@@ -145,6 +148,8 @@ pub struct BuildContext<'a> {
     owner: NodeId,
     scrape_interval: Duration,
     diagnostics: &'a mut Diagnostics,
+    /// As they were read and filled in.
+    parameters: Map<String, Value>,
 }
 
 impl BuildContext<'_> {
@@ -157,6 +162,14 @@ impl BuildContext<'_> {
     pub fn warn(&mut self, parameter: &str, message: impl Into<String>) {
         let place = self.place_of(parameter);
         self.diagnostics.warn(place, Remark::new(message));
+    }
+
+    /// Shows `value` for `parameter` in the configuration in force: what was taken instead of what was given, or a default
+    /// that depends on other parameters and so is none of [`Plugin::Params`].
+    pub fn fill_in(&mut self, parameter: &str, value: impl Serialize) {
+        if let Ok(value) = serde_json::to_value(value) {
+            self.parameters.insert(parameter.to_owned(), value);
+        }
     }
 
     fn place_of(&self, parameter: &str) -> Place {
@@ -173,6 +186,14 @@ impl BuildContext<'_> {
 
 const PARAMETERS: &str = "parameters";
 
+/// An instance, and what it was made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Built {
+    pub(crate) roles: Roles,
+    /// Its parameters, with their defaults.
+    pub(crate) parameters: Map<String, Value>,
+}
+
 /// A [`Plugin`] without its type: an entry of the list of plugins that a binary has.
 #[derive(Clone, Copy, Debug)]
 pub struct PluginType {
@@ -182,7 +203,7 @@ pub struct PluginType {
     build: Build,
 }
 
-type Build = fn(&Document, NodeId, Duration, &mut Diagnostics) -> Option<Roles>;
+type Build = fn(&Document, NodeId, Duration, &mut Diagnostics) -> Option<Built>;
 
 impl PluginType {
     pub const fn of<P: Plugin>() -> Self {
@@ -210,7 +231,7 @@ impl PluginType {
         owner: NodeId,
         scrape_interval: Duration,
         diagnostics: &mut Diagnostics,
-    ) -> Option<Roles> {
+    ) -> Option<Built> {
         (self.build)(document, owner, scrape_interval, diagnostics)
     }
 }
@@ -220,19 +241,40 @@ fn build<P: Plugin>(
     owner: NodeId,
     scrape_interval: Duration,
     diagnostics: &mut Diagnostics,
-) -> Option<Roles> {
+) -> Option<Built> {
     let errors_before = diagnostics.errors();
-    let params = document.decode_child(owner, PARAMETERS, diagnostics)?;
+    let params: P::Params = document.decode_child(owner, PARAMETERS, diagnostics)?;
     if diagnostics.errors() > errors_before {
         return None;
     }
-    let mut cx = BuildContext { document, owner, scrape_interval, diagnostics };
+    let parameters = written_out(&params);
+    let mut cx = BuildContext { document, owner, scrape_interval, diagnostics, parameters };
     match P::build(params, &mut cx) {
-        Ok(roles) => Some(roles),
+        Ok(roles) => Some(Built { roles, parameters: cx.parameters }),
         Err(BuildError { parameter, message }) => {
             let place = cx.place_of(parameter);
             diagnostics.error(place, message);
             None
         }
+    }
+}
+
+/// `params` as a configuration would give them; nothing for what is not set.
+fn written_out(params: &impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(params).map(without_nulls) {
+        Ok(Value::Object(parameters)) => parameters,
+        // No plugin has parameters that are not a mapping.
+        Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(entries) => {
+            let set = entries.into_iter().filter(|(_, value)| !value.is_null());
+            set.map(|(key, value)| (key, without_nulls(value))).collect()
+        }
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
     }
 }

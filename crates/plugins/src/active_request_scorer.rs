@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Endpoint, Request};
 use sluice_schedule::Scorer;
@@ -16,7 +16,7 @@ pub(crate) struct ActiveRequestScorer {
     max_busy_score: f32,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ActiveRequestScorerParams {
     /// Up to this many requests an endpoint counts as idle; negative for 0.
@@ -24,8 +24,10 @@ pub(crate) struct ActiveRequestScorerParams {
     /// The score of an endpoint just above the threshold, in `0.0..=1.0`; 1 if outside.
     max_busy_score: f64,
     /// Deprecated.
+    #[serde(skip_serializing)]
     request_timeout: Option<IgnoredAny>,
-    in_flight_load_producer_name: Option<String>,
+    #[serde(skip_serializing)]
+    in_flight_load_producer_name: Option<IgnoredAny>,
 }
 
 impl Default for ActiveRequestScorerParams {
@@ -52,6 +54,8 @@ impl Plugin for ActiveRequestScorer {
             cx.warn("maxBusyScore", format!("{max_busy_score} is not between 0 and 1, taken as 1"));
             1.0
         };
+        cx.fill_in("idleThreshold", idle_threshold);
+        cx.fill_in("maxBusyScore", max_busy_score);
         if request_timeout.is_some() {
             cx.warn("requestTimeout", "deprecated and without effect: a request counts until it ends");
         }

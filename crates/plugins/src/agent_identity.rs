@@ -1,4 +1,4 @@
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 
 /// Takes the session headers of coding agents for the tenant of a request that has no fairness id.
@@ -8,7 +8,7 @@ pub(crate) struct AgentIdentity;
 /// What agents are known to send.
 const HEADERS: [&str; 4] = ["x-claude-code-session-id", "x-session-affinity", "session-id", "session_id"];
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AgentIdentityParams {
     /// Looked at before the known ones.

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_data::{Discovery, FileDiscovery};
 
@@ -8,7 +8,7 @@ use sluice_data::{Discovery, FileDiscovery};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileDiscoveryPlugin;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct FileDiscoveryParams {
     /// A relative path starts at the working directory of the process.

@@ -11,7 +11,7 @@ mod slo_deadline;
 mod static_usage_limit;
 mod weighted;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use concurrency::{ConcurrencyDetector, ConcurrencyDetectorParams, ConcurrencyMode};
 pub use edf::Edf;
@@ -24,7 +24,7 @@ pub use static_usage_limit::{StaticUsageLimit, StaticUsageLimitParams};
 pub use weighted::{Weighted, WeightedParams, Weights};
 
 /// There is nothing to tell it.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NoParams {}
 

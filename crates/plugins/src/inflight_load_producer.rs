@@ -1,5 +1,5 @@
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{OutputEstimate, TokenEstimate};
 
@@ -8,7 +8,7 @@ use sluice_core::{OutputEstimate, TokenEstimate};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InflightLoadProducer;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct InflightLoadProducerParams {
     /// The answer counts too, not only the prompt.
@@ -17,7 +17,9 @@ pub(crate) struct InflightLoadProducerParams {
     output_ratio: Option<f64>,
     /// No answer is taken for more.
     max_estimated_output_tokens: Option<u64>,
+    #[serde(skip_serializing)]
     prefix_match_info_producer_name: Option<IgnoredAny>,
+    #[serde(skip_serializing)]
     sync_cross_replica_state: Option<IgnoredAny>,
 }
 
@@ -40,7 +42,9 @@ impl Plugin for InflightLoadProducer {
         if !(ratio.is_finite() && ratio >= 0.0) {
             return Err(BuildError::new("outputRatio", format!("{ratio} is not a finite number from 0 up")));
         }
-        if !add_estimated_output_tokens {
+        if add_estimated_output_tokens {
+            cx.fill_in("outputRatio", ratio);
+        } else {
             let without_output = "has no effect without addEstimatedOutputTokens: only the prompt counts";
             if output_ratio.is_some() {
                 cx.warn("outputRatio", without_output);

@@ -1,8 +1,8 @@
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_config::BuildContext;
 
 /// What pickers can be told.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PickerParams {
     /// How many endpoints to name, the ones after the first being for retries; 1 if less.
@@ -22,6 +22,7 @@ impl PickerParams {
             Ok(number) if number > 0 => number,
             _ => {
                 cx.warn("maxNumOfEndpoints", format!("{} is less than 1, taken as 1", self.max_num_of_endpoints));
+                cx.fill_in("maxNumOfEndpoints", 1);
                 1
             }
         }

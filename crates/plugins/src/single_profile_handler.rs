@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::ser::{SerializeMap as _, Serializer};
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Request;
 use sluice_schedule::{Next, ProfileHandler, ProfileResult};
@@ -14,6 +15,13 @@ pub(crate) struct SingleProfileHandler;
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct SingleProfileHandlerParams(BTreeMap<String, IgnoredAny>);
+
+/// What has no effect is not there.
+impl Serialize for SingleProfileHandlerParams {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_map(Some(0))?.end()
+    }
+}
 
 impl Plugin for SingleProfileHandler {
     const TYPE: &'static str = "single-profile-handler";

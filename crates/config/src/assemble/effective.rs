@@ -17,16 +17,20 @@ use crate::timeout::Timeout;
 use crate::weight::Weight;
 
 impl Assembler<'_, '_> {
-    /// A configuration that means the same as the one that was read, and leaves nothing out but the parameters of plugins
-    /// that it does not give.
+    /// A configuration that means the same as the one that was read, and leaves nothing out: neither plugins nor their
+    /// parameters.
     pub(super) fn effective(
         &self,
         resolved: &Resolved<'_>,
         profiles: &[ResolvedProfile],
         flow_control: Option<&FlowControl>,
     ) -> Value {
-        let declared = self.instances.iter().map(|instance| self.declared(instance));
-        let filled_in = self.injected.keys().map(|name| json!({"name": name, "type": name}));
+        let declared = self.instances.iter().zip(&self.parameters);
+        let declared = declared.map(|(Instance { name, plugin_type, .. }, parameters)| {
+            entry(name, plugin_type.name(), parameters.as_ref())
+        });
+        let filled_in = self.injected.iter();
+        let filled_in = filled_in.map(|(name, built)| entry(name, name, built.as_ref().map(|built| &built.parameters)));
         let discovery = resolved.discovery.map(|discovery| json!({"pluginRef": self.instances[discovery.value].name}));
         let (gates, section) = match (&resolved.admission, flow_control) {
             (ResolvedAdmission::FlowControl(section), Some(built)) => {
@@ -47,14 +51,6 @@ impl Assembler<'_, '_> {
             "flowControl": section,
             "sluice": resolved.settings,
         })
-    }
-
-    fn declared(&self, Instance { name, plugin_type, node }: &Instance<'_>) -> Value {
-        let mut entry = json!({"name": name, "type": plugin_type.name()});
-        if let Some(parameters) = self.document.child(*node, "parameters") {
-            entry["parameters"] = self.document.to_json(parameters);
-        }
-        entry
     }
 
     fn profile_entry(&self, ResolvedProfile { name, entries, node: _ }: &ResolvedProfile) -> Value {
@@ -126,6 +122,15 @@ impl Assembler<'_, '_> {
             Choice::Default(plugin_type) => Some(plugin_type),
         }
     }
+}
+
+/// An element of `plugins`.
+fn entry(name: &str, plugin_type: &str, parameters: Option<&Map<String, Value>>) -> Value {
+    let mut entry = json!({"name": name, "type": plugin_type});
+    if let Some(parameters) = parameters.filter(|parameters| !parameters.is_empty()) {
+        entry["parameters"] = parameters.clone().into();
+    }
+    entry
 }
 
 fn duration(duration: Duration) -> Value {

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use sluice_core::TokenEstimate;
 use sluice_data::Discovery;
 use sluice_flow::policy::SaturationDetector;
@@ -17,7 +18,7 @@ use sluice_schedule::{Profile, Scheduler};
 
 use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located, NodeId};
-use crate::plugin::{PluginType, Roles, Stability};
+use crate::plugin::{Built, PluginType, Roles, Stability};
 use crate::resolve::{Instance, Resolved, ResolvedAdmission};
 use crate::{FlowControl, Options};
 
@@ -31,7 +32,7 @@ pub(crate) struct Parts {
     pub(crate) token_estimate: TokenEstimate,
     pub(crate) load_producer: String,
     pub(crate) tenant_headers: Vec<String>,
-    pub(crate) effective: serde_json::Value,
+    pub(crate) effective: Value,
 }
 
 /// Builds every declared plugin and puts together what they fill. What is left out is filled in, always by
@@ -52,6 +53,7 @@ pub(crate) fn assemble(
 ) -> Option<Parts> {
     let plugins =
         resolved.instances.iter().map(|instance| build(instance, document, options, diagnostics)).collect::<Vec<_>>();
+    let parameters = plugins.iter().map(|built| built.as_ref().map(|built| built.parameters.clone())).collect();
     let mut assembler = Assembler {
         document,
         registry,
@@ -60,7 +62,8 @@ pub(crate) fn assemble(
         admission: &resolved.admission,
         used: vec![false; plugins.len()],
         all_usable: resolved.all_usable && plugins.iter().all(Option::is_some),
-        roles: plugins,
+        roles: plugins.into_iter().map(|built| built.map(|built| built.roles)).collect(),
+        parameters,
         injected: BTreeMap::new(),
         diagnostics,
     };
@@ -112,7 +115,7 @@ fn build(
     document: &Document,
     options: &Options,
     diagnostics: &mut Diagnostics,
-) -> Option<Roles> {
+) -> Option<Built> {
     let Instance { name: _, plugin_type, node } = instance;
     if plugin_type.stability() == Stability::Alpha && !options.allow_experimental_plugins {
         let remark = Remark::new(format!("the plugin type {:?} is experimental", plugin_type.name()));
@@ -131,12 +134,14 @@ struct Assembler<'a, 'r> {
     admission: &'a ResolvedAdmission,
     /// By instance; none for one that could not be built.
     roles: Vec<Option<Roles>>,
+    /// By instance, with their defaults.
+    parameters: Vec<Option<Map<String, Value>>>,
     /// By instance: something refers to it.
     used: Vec<bool>,
     /// Nothing is missing but what the configuration does not name.
     all_usable: bool,
     /// Plugins that the configuration does not mention, by type; none for one that could not be built.
-    injected: BTreeMap<&'static str, Option<Roles>>,
+    injected: BTreeMap<&'static str, Option<Built>>,
     diagnostics: &'a mut Diagnostics,
 }
 
@@ -173,9 +178,9 @@ impl Assembler<'_, '_> {
     /// same one.
     fn inject(&mut self, name: &'static str) -> Option<Roles> {
         if let Some(injected) = self.injected.get(name) {
-            return injected.clone();
+            return injected.clone().map(|built| built.roles);
         }
-        let roles = match self.registry.iter().find(|plugin_type| plugin_type.name() == name) {
+        let built = match self.registry.iter().find(|plugin_type| plugin_type.name() == name) {
             Some(plugin_type) => {
                 plugin_type.build(&Document::empty(), Document::ROOT, self.scrape_interval, self.diagnostics)
             }
@@ -185,7 +190,8 @@ impl Assembler<'_, '_> {
                 None
             }
         };
-        self.injected.insert(name, roles.clone());
+        let roles = built.as_ref().map(|built| built.roles.clone());
+        self.injected.insert(name, built);
         roles
     }
 

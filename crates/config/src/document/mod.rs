@@ -98,22 +98,6 @@ impl Document {
         entries.iter().map(|(name, child)| (&**name, *child))
     }
 
-    /// What `id` says, as JSON; a number that JSON does not have becomes null.
-    pub(crate) fn to_json(&self, id: NodeId) -> serde_json::Value {
-        match &self.node(id).value {
-            Value::Null => serde_json::Value::Null,
-            Value::Bool(value) => (*value).into(),
-            Value::Integer(value) => (*value).into(),
-            Value::Unsigned(value) => (*value).into(),
-            Value::Float(value) => (*value).into(),
-            Value::Text(value) => value.as_str().into(),
-            Value::List(items) => items.iter().map(|item| self.to_json(*item)).collect(),
-            Value::Mapping(entries) => {
-                entries.iter().map(|(key, value)| (String::from(&**key), self.to_json(*value))).collect()
-            }
-        }
-    }
-
     pub(crate) fn is_null(&self, id: NodeId) -> bool {
         matches!(self.node(id).value, Value::Null)
     }

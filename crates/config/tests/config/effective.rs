@@ -89,7 +89,7 @@ fn what_was_left_out_is_filled_in() {
     let filter = json!({
         "name": "test-filter",
         "type": "test-filter",
-        "parameters": {"labels": ["a"], "limit": {"value": 0.5}},
+        "parameters": {"maxNumOfEndpoints": 0, "labels": ["a"], "limit": {"value": 0.5, "strict": false}},
     });
     assert_eq!(effective["plugins"][6], filter);
     assert_eq!(effective["sluice"]["limits"]["maxRequestBody"], 64 << 20);

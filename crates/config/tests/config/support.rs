@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_config::{Assembled, BuildContext, BuildError, Options, Plugin, PluginType, Roles, Source, Stability, load};
 use sluice_core::{Endpoint, OutputEstimate, Request, Time, TokenEstimate};
 use sluice_data::{Discovery, FileDiscovery};
@@ -55,7 +55,7 @@ pub(crate) fn diagnose_bytes(text: &[u8]) -> String {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct TestParams {
     max_num_of_endpoints: u16,
@@ -63,7 +63,7 @@ pub(crate) struct TestParams {
     limit: LimitParams,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct LimitParams {
     value: f64,
@@ -97,7 +97,7 @@ impl Filter for TestFilter {
     fn filter(&self, _request: &Request, _candidates: &mut Candidates<'_>) {}
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct NoParams {}
 
@@ -194,7 +194,7 @@ handler!(TestHandler, "test-handler", 2);
 #[derive(Debug)]
 pub(crate) struct TestDiscovery;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TestDiscoveryParams {
     path: String,
@@ -266,7 +266,7 @@ fairness!(RoundRobin, "round-robin-fairness-policy");
 fairness!(GlobalStrict, "global-strict-fairness-policy");
 
 /// A plugin of flow control that can be told apart by a number.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Number {
     number: u64,

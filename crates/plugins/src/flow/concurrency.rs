@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Endpoint, Request};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
@@ -27,7 +27,7 @@ pub struct ConcurrencyDetector {
     pub cap_endpoint_tokens: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConcurrencyMode {
     /// Requests in flight over the pool's limit.
@@ -51,7 +51,7 @@ impl Default for ConcurrencyDetector {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ConcurrencyDetectorParams {
     concurrency_mode: ConcurrencyMode,
@@ -59,6 +59,7 @@ pub struct ConcurrencyDetectorParams {
     max_token_concurrency: u64,
     headroom: f64,
     cap_endpoint_tokens: bool,
+    #[serde(skip_serializing)]
     in_flight_load_producer_name: Option<IgnoredAny>,
 }
 

@@ -1,6 +1,6 @@
 //! Keeps part of the pool back from lower priorities.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Priority, Time};
 use sluice_flow::policy::{BandView, UsageLimit, UsageLimitPolicy};
@@ -23,7 +23,7 @@ pub enum Curve {
 }
 
 /// What the straight line runs over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Domain {
     /// The band's place among the provisioned bands.
@@ -84,7 +84,7 @@ pub enum HoldbackError {
 }
 
 /// Either a straight line from `maxCeiling` down to `minCeiling`, or `ceilings` as listed.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct PriorityHoldbackParams {
     min_ceiling: Option<f64>,
@@ -95,13 +95,13 @@ pub struct PriorityHoldbackParams {
 }
 
 /// There is no other yet.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Shape {
     Linear,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ListedCeiling {
     priority: i32,
@@ -113,7 +113,7 @@ impl Plugin for PriorityHoldback {
     const STABILITY: Stability = Stability::Stable;
     type Params = PriorityHoldbackParams;
 
-    fn build(params: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let PriorityHoldbackParams { min_ceiling, max_ceiling, domain, shape, ceilings } = params;
         let curve = match (ceilings, min_ceiling) {
             (Some(list), None) => {
@@ -123,13 +123,20 @@ impl Plugin for PriorityHoldback {
                 }
                 Curve::Explicit(list.iter().map(|listed| (Priority(listed.priority), listed.ceiling)).collect())
             }
-            (None, Some(min_ceiling)) => Curve::Linear { domain: domain.unwrap_or_default(), min_ceiling },
+            (None, Some(min_ceiling)) => {
+                let domain = domain.unwrap_or_default();
+                cx.fill_in("domain", domain);
+                cx.fill_in("shape", Shape::Linear);
+                Curve::Linear { domain, min_ceiling }
+            }
             (Some(_), Some(_)) => {
                 return Err(BuildError::new("minCeiling", "ceilings are either listed or on a line, not both"));
             }
             (None, None) => return Err(BuildError::new("minCeiling", "is required, unless ceilings lists them")),
         };
-        Ok(Roles::usage_limit(Self::new(max_ceiling.unwrap_or(1.0), curve).map_err(HoldbackError::told)?))
+        let max_ceiling = max_ceiling.unwrap_or(1.0);
+        cx.fill_in("maxCeiling", max_ceiling);
+        Ok(Roles::usage_limit(Self::new(max_ceiling, curve).map_err(HoldbackError::told)?))
     }
 }
 

@@ -1,6 +1,6 @@
 //! One ceiling for all bands.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
 use sluice_flow::policy::{BandView, UsageLimit, UsageLimitPolicy};
@@ -24,7 +24,7 @@ impl Default for StaticUsageLimit {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StaticUsageLimitParams {
     /// The saturation from which on every band is gated, above 0 and up to 1.

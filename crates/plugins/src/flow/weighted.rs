@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use slotmap::SecondaryMap;
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Time;
@@ -31,7 +31,7 @@ impl Weighted {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct WeightedParams {
     /// The weight of every tenant that is not listed.
@@ -49,7 +49,7 @@ impl Default for WeightedParams {
 
 /// A tenant's weight: `{tenant: name, weight: 2}`, or for all whose names begin alike,
 /// `{prefix: team-, weight: 2}`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ListedWeight {
     tenant: Option<String>,

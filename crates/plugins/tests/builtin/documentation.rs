@@ -8,7 +8,7 @@ use sluice_plugins::BUILTIN;
 
 use crate::{read, read_silently, repository};
 
-fn page(name: &str) -> String {
+pub(crate) fn page(name: &str) -> String {
     fs::read_to_string(repository().join("docs").join(name)).unwrap()
 }
 
@@ -18,7 +18,7 @@ fn yaml_blocks(page: &str) -> Vec<&str> {
 }
 
 /// The headings `` ### `type` `` of a page and what stands under each.
-fn plugin_sections(page: &str) -> Vec<(&str, &str)> {
+pub(crate) fn plugin_sections(page: &str) -> Vec<(&str, &str)> {
     page.split("\n### `")
         .skip(1)
         .map(|section| {
