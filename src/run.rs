@@ -117,6 +117,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         settings,
         effective,
         warnings: _,
+        as_previous: _,
     } = assembled;
     let Some(discovery) = discovery else {
         let what = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef \

@@ -13,6 +13,7 @@
 //! * Plugins come from a list that the caller passes in. This crate knows none.
 
 mod assemble;
+mod carry_over;
 mod catalog;
 mod diagnostics;
 mod document;
@@ -34,6 +35,7 @@ use sluice_flow::policy::SaturationDetector;
 use sluice_flow::{Config, DesiredPriorities};
 use sluice_schedule::Scheduler;
 
+pub use carry_over::Previous;
 pub use diagnostics::{Diagnostic, Diagnostics, Position, Severity};
 pub use plugin::{BuildContext, BuildError, Plugin, PluginType, Roles, Stability};
 pub use quantity::{ByteSize, Count, Quantity, QuantityError};
@@ -79,6 +81,8 @@ pub struct Assembled {
     pub effective: serde_json::Value,
     /// In the order of the text.
     pub warnings: Vec<Diagnostic>,
+    /// For [`reload`], once this is in force.
+    pub as_previous: Previous,
 }
 
 /// What the admission engine runs on.
@@ -93,8 +97,29 @@ pub struct FlowControl {
 ///
 /// On failure the diagnostics hold at least one error, and the warnings as well.
 pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Result<Assembled, Diagnostics> {
+    load_after(None, source, registry, options)
+}
+
+/// As [`load`], for a process that runs on `previous`. A plugin with unchanged type, name and parameters is the same
+/// object as before, so that it and whoever keeps state for it go on. What cannot change while the process runs is an
+/// error.
+pub fn reload(
+    source: &Source,
+    registry: &[PluginType],
+    options: &Options,
+    previous: &Previous,
+) -> Result<Assembled, Diagnostics> {
+    load_after(Some(previous), source, registry, options)
+}
+
+fn load_after(
+    previous: Option<&Previous>,
+    source: &Source,
+    registry: &[PluginType],
+    options: &Options,
+) -> Result<Assembled, Diagnostics> {
     let mut diagnostics = Diagnostics::new(Arc::clone(&source.name));
-    let assembled = read(source, registry, options, &mut diagnostics);
+    let assembled = read(previous, source, registry, options, &mut diagnostics);
     diagnostics.sort();
     match assembled {
         Some((parts, settings)) if !diagnostics.has_errors() => {
@@ -107,6 +132,7 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
                 load_producer,
                 tenant_headers,
                 effective,
+                as_previous,
             } = parts;
             let warnings = diagnostics.into_list();
             Ok(Assembled {
@@ -120,6 +146,7 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
                 settings,
                 effective,
                 warnings,
+                as_previous,
             })
         }
         _ => Err(diagnostics),
@@ -127,6 +154,7 @@ pub fn load(source: &Source, registry: &[PluginType], options: &Options) -> Resu
 }
 
 fn read(
+    previous: Option<&Previous>,
     source: &Source,
     registry: &[PluginType],
     options: &Options,
@@ -134,6 +162,6 @@ fn read(
 ) -> Option<(assemble::Parts, Settings)> {
     let document = document::Document::parse(&source.text, diagnostics)?;
     let resolved = resolve::resolve(&document, registry, diagnostics)?;
-    let parts = assemble::assemble(&resolved, &document, registry, options, diagnostics)?;
+    let parts = assemble::assemble(&resolved, &document, registry, options, previous, diagnostics)?;
     Some((parts, resolved.settings))
 }

@@ -27,7 +27,8 @@ pub trait Plugin {
 
     /// What it can be told. Unknown parameters are refused; absent parameters are read as an empty mapping,
     /// so a field without a default is one that has to be given. Written out again they show the defaults that were
-    /// filled in; null stands for a parameter that is not set.
+    /// filled in; null stands for a parameter that is not set. Of two
+    /// instances with the same name that are written out alike, the first one goes on in place of the second.
     type Params: DeserializeOwned + Serialize;
 
     /// Makes an instance. It must not start anything: the configuration may yet turn out to be wrong.

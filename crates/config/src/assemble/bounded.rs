@@ -40,7 +40,8 @@ impl Assembler<'_, '_> {
         }
         if !filters.is_empty() {
             let gate = Arc::clone(&flow_control.config.detector);
-            flow_control.config.detector = Arc::new(Bounded { gate, filters });
+            let bind = |gate, filters| Arc::new(Bounded { gate, filters }) as Arc<dyn SaturationDetector>;
+            flow_control.config.detector = self.kept.bound(gate, filters, bind);
         }
     }
 }

@@ -16,6 +16,7 @@ use sluice_data::Discovery;
 use sluice_flow::policy::SaturationDetector;
 use sluice_schedule::{Profile, Scheduler};
 
+use crate::carry_over::{Fixed, Plugins, Previous};
 use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located, NodeId};
 use crate::plugin::{Built, PluginType, Roles, Stability};
@@ -33,6 +34,7 @@ pub(crate) struct Parts {
     pub(crate) load_producer: String,
     pub(crate) tenant_headers: Vec<String>,
     pub(crate) effective: Value,
+    pub(crate) as_previous: Previous,
 }
 
 /// Builds every declared plugin and puts together what they fill. What is left out is filled in, always by
@@ -43,16 +45,27 @@ pub(crate) struct Parts {
 /// * one profile and no handler: `single-profile-handler`
 /// * a policy of flow control: the declared plugin that has the name of the default type, else that type
 ///
+/// Plugins of `previous` that stay the same go on. Every plugin is built anyhow, so that what is said of it does not
+/// depend on what was before.
+///
 /// Without a result there is an error in `diagnostics`.
 pub(crate) fn assemble(
     resolved: &Resolved<'_>,
     document: &Document,
     registry: &[PluginType],
     options: &Options,
+    previous: Option<&Previous>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Parts> {
-    let plugins =
-        resolved.instances.iter().map(|instance| build(instance, document, options, diagnostics)).collect::<Vec<_>>();
+    let mut kept = Plugins::after(previous);
+    let plugins = resolved
+        .instances
+        .iter()
+        .map(|instance| {
+            let built = build(instance, document, options, diagnostics)?;
+            Some(kept.keep(&instance.name, instance.plugin_type.name(), built))
+        })
+        .collect::<Vec<_>>();
     let parameters = plugins.iter().map(|built| built.as_ref().map(|built| built.parameters.clone())).collect();
     let mut assembler = Assembler {
         document,
@@ -65,6 +78,7 @@ pub(crate) fn assemble(
         roles: plugins.into_iter().map(|built| built.map(|built| built.roles)).collect(),
         parameters,
         injected: BTreeMap::new(),
+        kept,
         diagnostics,
     };
     let discovery = resolved.discovery.and_then(|reference| assembler.discovery(reference));
@@ -90,6 +104,10 @@ pub(crate) fn assemble(
     if assembler.diagnostics.has_errors() {
         return None;
     }
+    let fixed = Fixed::of(resolved, discovery.as_ref());
+    if let Some(previous) = previous {
+        previous.refuse_changes(&fixed, resolved, document, assembler.diagnostics);
+    }
     let (flow_control, legacy_detector) = admission?;
     let effective = assembler.effective(resolved, wanted, flow_control.as_ref());
     match Scheduler::new(handler?, profiles) {
@@ -102,6 +120,7 @@ pub(crate) fn assemble(
             load_producer,
             tenant_headers,
             effective,
+            as_previous: assembler.kept.into_previous(fixed),
         }),
         Err(error) => {
             assembler.error(Document::ROOT, error.to_string());
@@ -142,6 +161,7 @@ struct Assembler<'a, 'r> {
     all_usable: bool,
     /// Plugins that the configuration does not mention, by type; none for one that could not be built.
     injected: BTreeMap<&'static str, Option<Built>>,
+    kept: Plugins<'a>,
     diagnostics: &'a mut Diagnostics,
 }
 
@@ -190,6 +210,7 @@ impl Assembler<'_, '_> {
                 None
             }
         };
+        let built = built.map(|built| self.kept.keep(name, name, built));
         let roles = built.as_ref().map(|built| built.roles.clone());
         self.injected.insert(name, built);
         roles

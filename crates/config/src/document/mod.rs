@@ -127,6 +127,22 @@ impl Document {
         Place { position, path: join(path, &Step::Key(key.into())) }
     }
 
+    /// The place of what a path of keys from the root leads to, there or not.
+    pub(crate) fn place_at(&self, keys: &[&str]) -> Place {
+        let mut node = Self::ROOT;
+        for (depth, key) in keys.iter().enumerate() {
+            match self.child(node, key) {
+                Some(child) => node = child,
+                None => {
+                    let Place { position, path } = self.place(node);
+                    let path = keys[depth..].iter().fold(path, |path, key| join(path, &Step::Key((*key).into())));
+                    return Place { position, path };
+                }
+            }
+        }
+        self.place(node)
+    }
+
     fn path(&self, id: NodeId) -> String {
         path(&self.nodes, id)
     }

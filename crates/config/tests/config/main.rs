@@ -6,6 +6,7 @@ mod flow_control;
 mod parameters;
 mod plugins;
 mod profiles;
+mod reload;
 mod robustness;
 mod sections;
 mod shape;

@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use insta::assert_snapshot;
-use sluice_config::{Options, Source, load};
+use sluice_config::{Assembled, Options, Source, load, reload};
 use sluice_flow::Stages;
 use sluice_flow::policy::EndpointFacts;
 use sluice_plugins::BUILTIN;
@@ -104,6 +106,29 @@ schedulingProfiles: [{name: main, plugins: [";
     assert_eq!(limit("{pluginRef: gate}"), 5);
     assert_eq!(limit("{pluginRef: lower}"), 2);
     assert_eq!(limit("{pluginRef: gate}, {pluginRef: lower}"), 2);
+}
+
+#[test]
+fn a_gate_that_filters_bound_goes_on_while_none_of_them_changes() {
+    let text = "
+featureGates: [flowControl]
+plugins:
+  - {name: gate, type: concurrency-detector, parameters: {maxConcurrency: 5}}
+  - {name: lower, type: concurrency-detector, parameters: {maxConcurrency: 5, headroom: 1}}
+flowControl: {saturationDetector: {pluginRef: gate}}
+schedulingProfiles: [{name: main, plugins: [{pluginRef: lower}]}]
+";
+    let before = read(text).unwrap();
+    let goes_on = |from: &str, to: &str| {
+        let source = Source::new("c.yaml", text.replace(from, to));
+        let after = reload(&source, BUILTIN, &Options::default(), &before.as_previous).unwrap();
+        let detector = |assembled: &Assembled| Arc::clone(&assembled.flow_control.as_ref().unwrap().config.detector);
+        Arc::ptr_eq(&detector(&before), &detector(&after))
+    };
+    assert!(goes_on("name: main", "name: other"));
+    assert!(!goes_on("headroom: 1", "headroom: 2"));
+    assert!(!goes_on("maxConcurrency: 5}", "maxConcurrency: 6}"));
+    assert!(!goes_on("[{pluginRef: lower}]", "[]"));
 }
 
 #[test]
