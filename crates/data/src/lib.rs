@@ -11,6 +11,7 @@
 mod booking;
 mod discovery;
 mod endpoint_file;
+mod exposition;
 #[cfg(test)]
 mod log_lines;
 mod subset;
@@ -19,5 +20,9 @@ mod table;
 pub use booking::{Full, InFlight, Permit};
 pub use discovery::{Discovery, DiscoveryError, FileDiscovery};
 pub use endpoint_file::{EndpointFileError, EntryError, parse_endpoint_file};
+pub use exposition::{
+    CustomMetric, EngineConfig, EngineConfigError, EngineMapping, EngineMappings, MetricSpec, ScanReport, ScanState,
+    SpecError,
+};
 pub use subset::Subset;
 pub use table::{EndpointSpec, EndpointTable, Snapshot};

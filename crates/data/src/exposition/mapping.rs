@@ -1,0 +1,279 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use sluice_core::{CacheGeometry, LoraAdapters, Scraped, Time};
+use smallvec::SmallVec;
+
+use super::families::{Families, Kind};
+use super::rate::Rate;
+use super::sample::{LabelValue, Labels, Sample};
+use super::tally::{Combine, Tally};
+use super::{EngineConfig, MetricSpec};
+
+/// How the pages of one kind of model server are read.
+#[derive(Clone, Debug)]
+pub struct EngineMapping {
+    name: Arc<str>,
+    /// In the order of their families.
+    readings: Vec<Reading>,
+    families: Families,
+    /// Which readings are of each family.
+    readings_of: Vec<Range<usize>>,
+}
+
+/// What a scanner remembers of an endpoint from one page to the next.
+#[derive(Clone, Debug, Default)]
+pub struct ScanState {
+    engine: Option<Arc<str>>,
+    waiting: Rate,
+    running: Rate,
+}
+
+/// What one page brought.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScanReport {
+    pub scraped: Scraped,
+    /// Wanted values that make no sense: NaN, infinite, negative, or far too large.
+    pub ignored_values: u64,
+    /// Lines of wanted families that cannot be read.
+    pub broken_lines: u64,
+    /// The specs of which the page has no series. That of the LoRA adapters is not listed: servers without any leave it
+    /// out.
+    pub missing: Vec<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+struct Reading {
+    spec: MetricSpec,
+    role: Role,
+}
+
+/// What a reading is for.
+#[derive(Clone, Debug)]
+enum Role {
+    Waiting,
+    Running,
+    KvUsage,
+    Lora,
+    CacheInfo { block_size_label: Box<str>, num_blocks_label: Box<str> },
+    BlockSize,
+    Blocks,
+    Custom(Arc<str>),
+}
+
+impl EngineMapping {
+    pub(super) fn new(config: &EngineConfig) -> Self {
+        let mut readings = readings(config);
+        readings.sort_by(|a, b| a.spec.name().cmp(b.spec.name()));
+        let mut names: Vec<Box<[u8]>> = Vec::new();
+        let mut readings_of: Vec<Range<usize>> = Vec::new();
+        for (index, Reading { spec, .. }) in readings.iter().enumerate() {
+            match readings_of.last_mut() {
+                Some(range) if *names[names.len() - 1] == *spec.name().as_bytes() => range.end = index + 1,
+                _ => {
+                    names.push(spec.name().as_bytes().into());
+                    readings_of.push(index..index + 1);
+                }
+            }
+        }
+        Self { name: config.name.as_str().into(), readings, families: Families::new(names), readings_of }
+    }
+
+    /// The name of the engine.
+    pub const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Reads a page that was asked for at `began`. Several series of one reading are those of several engines in one
+    /// server: the requests of all are summed, and the fullest KV cache counts.
+    ///
+    /// A number of requests that the page declares a counter is taken as what the counter grows by per second; `state` is
+    /// that of the endpoint.
+    pub fn scan(&self, page: &[u8], began: Time, state: &mut ScanState) -> ScanReport {
+        if state.engine.as_ref() != Some(&self.name) {
+            *state = ScanState { engine: Some(Arc::clone(&self.name)), ..ScanState::default() };
+        }
+        let mut report =
+            ScanReport { scraped: Scraped::at(began), ignored_values: 0, broken_lines: 0, missing: Vec::new() };
+        let mut tallies: SmallVec<[Tally<'_>; 12]> =
+            self.readings.iter().map(|reading| Tally::new(reading.role.combine())).collect();
+        self.families.scan(page, |family, kind, sample| {
+            let Some(sample) = sample else {
+                report.broken_lines += 1;
+                return;
+            };
+            for index in self.readings_of[family].clone() {
+                let reading = &self.readings[index];
+                if reading.is_met_by(sample.labels) {
+                    tallies[index].matched = true;
+                    tallies[index].kind = kind;
+                    match reading.role.sensible(kind, sample) {
+                        Some(sample) => tallies[index].add(sample),
+                        None => report.ignored_values += 1,
+                    }
+                }
+            }
+        });
+        for (reading, tally) in self.readings.iter().zip(&tallies) {
+            if tally.matched {
+                reading.role.publish(tally, state, &mut report);
+            } else if !matches!(reading.role, Role::Lora) {
+                report.missing.push(Arc::clone(reading.spec.text()));
+            }
+        }
+        report
+    }
+}
+
+fn readings(config: &EngineConfig) -> Vec<Reading> {
+    let EngineConfig {
+        name: _,
+        queued_requests_spec,
+        running_requests_spec,
+        kv_usage_spec,
+        lora_spec,
+        cache_info_spec,
+        cache_block_size_label_name: _,
+        cache_num_blocks_label_name: _,
+        cache_block_size_spec,
+        cache_num_blocks_spec,
+        custom_metrics,
+    } = config;
+    let cache_info = Role::CacheInfo {
+        block_size_label: config.block_size_label().into(),
+        num_blocks_label: config.num_blocks_label().into(),
+    };
+    let own = [
+        (queued_requests_spec, Role::Waiting),
+        (running_requests_spec, Role::Running),
+        (kv_usage_spec, Role::KvUsage),
+        (lora_spec, Role::Lora),
+        (cache_info_spec, cache_info),
+        (cache_block_size_spec, Role::BlockSize),
+        (cache_num_blocks_spec, Role::Blocks),
+    ];
+    let own = own.into_iter().filter_map(|(spec, role)| Some(Reading { spec: spec.clone()?, role }));
+    let custom = custom_metrics.iter().map(|custom| Reading {
+        spec: custom.metric_spec.clone(),
+        role: Role::Custom(custom.attribute_key.as_str().into()),
+    });
+    own.chain(custom).collect()
+}
+
+impl Reading {
+    fn is_met_by(&self, labels: Labels<'_>) -> bool {
+        self.spec.matchers().iter().all(|matcher| labels.matches(&matcher.name, &matcher.value))
+    }
+}
+
+/// More requests than any server has.
+const MOST_REQUESTS: f64 = 1e9;
+/// Whole numbers are exact up to here.
+const MOST_COUNTED: f64 = (1_u64 << 53) as f64;
+/// A full cache may be 1 and an error of rounding. More than that is another unit.
+const FULL: f64 = 1.01;
+
+impl Role {
+    const fn combine(&self) -> Combine {
+        match self {
+            Self::Waiting | Self::Running => Combine::Sum,
+            Self::KvUsage | Self::Lora => Combine::Largest,
+            Self::CacheInfo { .. } | Self::BlockSize | Self::Blocks | Self::Custom(_) => Combine::Newest,
+        }
+    }
+
+    /// The sample if its value can be what it is said to be.
+    fn sensible<'p>(&self, kind: Kind, sample: Sample<'p>) -> Option<Sample<'p>> {
+        let value = sample.value;
+        let sensible = match self {
+            // Their labels are what counts.
+            Self::CacheInfo { .. } => true,
+            _ if kind == Kind::Distribution => false,
+            Self::Waiting | Self::Running if kind == Kind::Counter => (0.0..=MOST_COUNTED).contains(&value),
+            Self::Waiting | Self::Running => (0.0..=MOST_REQUESTS).contains(&value),
+            Self::KvUsage => (0.0..=FULL).contains(&value),
+            Self::BlockSize | Self::Blocks => (1.0..=MOST_COUNTED).contains(&value),
+            Self::Lora | Self::Custom(_) => value.is_finite(),
+        };
+        sensible.then_some(sample)
+    }
+
+    /// Puts what was found where it belongs.
+    fn publish(&self, tally: &Tally<'_>, state: &mut ScanState, report: &mut ScanReport) {
+        let ScanReport { scraped, ignored_values, .. } = report;
+        let began = scraped.began;
+        match self {
+            Self::Waiting => scraped.waiting = requests(tally, began, &mut state.waiting),
+            Self::Running => scraped.running = requests(tally, began, &mut state.running),
+            Self::KvUsage => scraped.kv_usage = tally.value().map(|usage| usage.min(1.0)),
+            Self::Lora => scraped.lora = tally.labels().map(|labels| adapters(labels, ignored_values)),
+            Self::CacheInfo { block_size_label, num_blocks_label } => {
+                let Some(labels) = tally.labels() else { return };
+                let block_size = labels.get(block_size_label).and_then(|value| whole(value, ignored_values));
+                let blocks = labels.get(num_blocks_label).and_then(|value| whole(value, ignored_values));
+                add_geometry(scraped, block_size, blocks);
+            }
+            Self::BlockSize => add_geometry(scraped, tally.value().map(truncated), None),
+            Self::Blocks => add_geometry(scraped, None, tally.value().map(truncated)),
+            Self::Custom(key) => {
+                if let Some(value) = tally.value() {
+                    scraped.custom.insert(Arc::clone(key), value);
+                }
+            }
+        }
+    }
+}
+
+fn requests(tally: &Tally<'_>, at: Time, rate: &mut Rate) -> Option<u64> {
+    let value = tally.value()?;
+    if tally.kind == Kind::Counter {
+        rate.observe(at, value).map(|rate| truncated(rate.round()))
+    } else {
+        Some(truncated(value))
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "values are sensible: not negative, not huge"
+)]
+const fn truncated(value: f64) -> u64 {
+    value as u64
+}
+
+/// Adds what is not yet known.
+fn add_geometry(scraped: &mut Scraped, block_size: Option<u64>, blocks: Option<u64>) {
+    if block_size.is_some() || blocks.is_some() {
+        let known = scraped.cache.unwrap_or(CacheGeometry { block_size: None, blocks: None });
+        scraped.cache =
+            Some(CacheGeometry { block_size: known.block_size.or(block_size), blocks: known.blocks.or(blocks) });
+    }
+}
+
+fn adapters(labels: Labels<'_>, ignored_values: &mut u64) -> LoraAdapters {
+    let listed = |label: &str| {
+        let text = labels.get(label).and_then(LabelValue::text).unwrap_or_default();
+        text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Arc::from).collect()
+    };
+    LoraAdapters {
+        running: listed("running_lora_adapters"),
+        waiting: listed("waiting_lora_adapters"),
+        max: labels.get("max_lora").and_then(|value| whole(value, ignored_values)),
+    }
+}
+
+/// A label that is a number from 1 up. Servers write `None` for one they do not know, or 0 or nothing.
+fn whole(value: LabelValue<'_>, ignored_values: &mut u64) -> Option<u64> {
+    let text = value.text();
+    match text.as_deref().map(str::trim) {
+        Some("" | "None" | "0") => None,
+        text => match text.and_then(|text| text.parse().ok()) {
+            Some(number) => Some(number),
+            None => {
+                *ignored_values += 1;
+                None
+            }
+        },
+    }
+}
