@@ -52,6 +52,7 @@ mod body;
 pub mod engine;
 mod inference;
 mod metrics;
+pub mod page;
 mod server;
 mod settings;
 pub mod text;

@@ -1,11 +1,11 @@
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::MetricSpec;
 
 /// How the pages of one kind of model server are read, as a configuration says it: an element of `engineConfigs`.
 ///
 /// A spec that is left out or empty is not looked for.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EngineConfig {
     /// The value of the engine label of its endpoints.
@@ -26,10 +26,10 @@ pub struct EngineConfig {
     #[serde(default, deserialize_with = "spec_or_empty")]
     pub cache_info_spec: Option<MetricSpec>,
     /// Which label of `cacheInfoSpec` has the tokens per block.
-    #[serde(default)]
+    #[serde(default = "block_size_label")]
     pub cache_block_size_label_name: String,
     /// Which label of `cacheInfoSpec` has the number of blocks.
-    #[serde(default)]
+    #[serde(default = "num_blocks_label")]
     pub cache_num_blocks_label_name: String,
     /// Tokens per block, where that is a metric of its own.
     #[serde(default, deserialize_with = "spec_or_empty")]
@@ -43,7 +43,7 @@ pub struct EngineConfig {
 }
 
 /// A value that a configuration names.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CustomMetric {
     /// What plugins call it; unique within the engine.
@@ -61,25 +61,21 @@ impl EngineConfig {
             kv_usage_spec: None,
             lora_spec: None,
             cache_info_spec: None,
-            cache_block_size_label_name: String::new(),
-            cache_num_blocks_label_name: String::new(),
+            cache_block_size_label_name: block_size_label(),
+            cache_num_blocks_label_name: num_blocks_label(),
             cache_block_size_spec: None,
             cache_num_blocks_spec: None,
             custom_metrics: Vec::new(),
         }
     }
-
-    pub(super) fn block_size_label(&self) -> &str {
-        or_default(&self.cache_block_size_label_name, "block_size")
-    }
-
-    pub(super) fn num_blocks_label(&self) -> &str {
-        or_default(&self.cache_num_blocks_label_name, "num_gpu_blocks")
-    }
 }
 
-fn or_default<'a>(text: &'a str, default: &'a str) -> &'a str {
-    if text.is_empty() { default } else { text }
+fn block_size_label() -> String {
+    "block_size".to_owned()
+}
+
+fn num_blocks_label() -> String {
+    "num_gpu_blocks".to_owned()
 }
 
 fn spec_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MetricSpec>, D::Error> {

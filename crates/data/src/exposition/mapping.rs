@@ -133,15 +133,15 @@ fn readings(config: &EngineConfig) -> Vec<Reading> {
         kv_usage_spec,
         lora_spec,
         cache_info_spec,
-        cache_block_size_label_name: _,
-        cache_num_blocks_label_name: _,
+        cache_block_size_label_name,
+        cache_num_blocks_label_name,
         cache_block_size_spec,
         cache_num_blocks_spec,
         custom_metrics,
     } = config;
     let cache_info = Role::CacheInfo {
-        block_size_label: config.block_size_label().into(),
-        num_blocks_label: config.num_blocks_label().into(),
+        block_size_label: cache_block_size_label_name.as_str().into(),
+        num_blocks_label: cache_num_blocks_label_name.as_str().into(),
     };
     let own = [
         (queued_requests_spec, Role::Waiting),
