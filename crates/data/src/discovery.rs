@@ -1,28 +1,13 @@
-//! Endpoints from a file: read once at the start, which fails if the file is no good, and followed from then on by a
-//! thread of its own. A file can block whoever reads it for as long as it likes (a dead mount), so no thread that
-//! serves requests ever touches it.
-//!
-//! ```text
-//! notify ──ring──> Bell ──> Follower ── stat ──differs?──> read, parse ──> EndpointTable
-//!                   ^          │ once a second, whatever the bell says
-//! process ends ─stop┘          └─ arms the watch anew when other directories hold the file
-//! ```
+//! Endpoints from a file: read once at the start, which fails if the file is no good, and followed from then on.
 
-mod bell;
-mod file;
-mod follower;
-mod watch;
-
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluice_core::{Criticality, Tasks};
-use tokio::sync::oneshot;
+use sluice_core::Tasks;
+use sluice_follow::{Consumer, FileError, FollowedFile, Follower, Verdict};
 
-use self::bell::Bell;
-use self::file::Source;
-use self::follower::Follower;
-use crate::{EndpointFileError, EndpointTable};
+use crate::endpoint_file::{MAX_BYTES, repeated};
+use crate::{EndpointFileError, EndpointSpec, EndpointTable, parse_endpoint_file};
 
 /// Where the endpoints of the pool come from when it is not Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,19 +26,12 @@ pub struct FileDiscovery {
 /// Why discovery could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    #[error("endpoint file {}: {source}", absolute(path))]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("endpoint file {}: not a regular file", absolute(path))]
-    NotRegular { path: PathBuf },
-    #[error("endpoint file {}: {source}", absolute(path))]
-    Content { path: PathBuf, source: EndpointFileError },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("endpoint file {path}: {source}")]
+    Content { path: String, source: EndpointFileError },
     #[error("starting the thread that follows the endpoint file: {0}")]
     Thread(std::io::Error),
-}
-
-/// A relative path starts at the working directory, which who reads the log may not know.
-fn absolute(path: &Path) -> String {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 impl Discovery {
@@ -68,39 +46,80 @@ impl Discovery {
 impl FileDiscovery {
     fn start(self, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), DiscoveryError> {
         let Self { path, watch } = self;
-        let bell = Arc::new(Bell::default());
+        let file = FollowedFile::new(path, "endpoint file", MAX_BYTES);
         // The watch comes first, so that no change between reading and watching is missed.
-        let follower = watch.then(|| Follower::new(path.clone(), Arc::clone(&bell), Arc::clone(table)));
-        let file = Source::new(path.clone()).load()?;
-        file.fill(&path, table);
-        tracing::info!(path = %path.display(), endpoints = table.snapshot().endpoints().len(), "endpoints loaded");
-        let Some(mut follower) = follower else { return Ok(()) };
-
-        follower.has_taken(file);
-        let (ended, end) = oneshot::channel::<()>();
-        let body = move || {
-            // Dropped when the thread ends, by panic too.
-            let _ended = ended;
-            follower.run();
-        };
-        std::thread::Builder::new().name("file-discovery".to_owned()).spawn(body).map_err(DiscoveryError::Thread)?;
-        let stop = StopOnDrop(bell);
-        tasks.spawn("file-discovery", Criticality::Critical, async move {
-            let _stop = stop;
-            // Nothing is ever sent: this waits for the end of the thread.
-            end.await.unwrap_or_default();
-        });
+        let follower = watch.then(|| Follower::new(file.clone()));
+        let content = file.read()?;
+        let pool = Pool { file, table: Arc::clone(table) };
+        pool.fill(&pool.parse(&content.bytes)?);
+        let (path, endpoints) = (pool.file.path().display(), table.snapshot().endpoints().len());
+        tracing::info!(%path, endpoints, "endpoints loaded");
+        if let Some(mut follower) = follower {
+            follower.has_taken(content);
+            follower.start("file-discovery", pool, tasks).map_err(DiscoveryError::Thread)?;
+        }
         Ok(())
     }
 }
 
-/// Ends the thread with the task that stands for it.
-struct StopOnDrop(Arc<Bell>);
+/// The pool that a file describes. A file that cannot be read or has a bad entry leaves it as it is.
+#[derive(Debug)]
+struct Pool {
+    file: FollowedFile,
+    table: Arc<EndpointTable>,
+}
 
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.stop();
+impl Pool {
+    fn parse(&self, bytes: &[u8]) -> Result<Vec<EndpointSpec>, DiscoveryError> {
+        let content = |source| DiscoveryError::Content { path: self.file.absolute_path(), source };
+        if bytes.len() > MAX_BYTES {
+            return Err(content(EndpointFileError::TooLarge));
+        }
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| content(EndpointFileError::NotUtf8 { byte: error.valid_up_to() }))?;
+        parse_endpoint_file(text).map_err(content)
     }
+
+    fn fill(&self, specs: &[EndpointSpec]) {
+        let repeated = repeated(specs);
+        if !repeated.is_empty() {
+            let (path, endpoints) = (self.file.path().display(), repeated.join(", "));
+            tracing::warn!(%path, endpoints, "listed more than once, the last entry of each counts");
+        }
+        self.table.replace(specs.iter().cloned());
+    }
+}
+
+impl Consumer for Pool {
+    fn changed(&mut self, content: &[u8]) -> Verdict {
+        let specs = match self.parse(content) {
+            Ok(specs) => specs,
+            Err(error) => {
+                not_reloaded(&error);
+                return Verdict::Refused;
+            }
+        };
+        self.fill(&specs);
+        let (path, endpoints) = (self.file.path().display(), self.table.snapshot().endpoints().len());
+        if endpoints == 0 {
+            tracing::warn!(%path, "endpoints reloaded, and there are none: nothing can be served");
+        } else {
+            tracing::info!(%path, endpoints, "endpoints reloaded");
+        }
+        Verdict::Taken
+    }
+
+    fn unreadable(&mut self, error: &FileError) {
+        not_reloaded(error);
+    }
+
+    fn as_before(&mut self) {
+        tracing::info!(path = %self.file.path().display(), "endpoint file is good again, endpoints as before");
+    }
+}
+
+fn not_reloaded(error: &dyn std::error::Error) {
+    tracing::error!(%error, "endpoints not reloaded, the previous ones stay");
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_core::{BoxFuture, Spawn};
+use sluice_core::{BoxFuture, Criticality, Spawn};
+use sluice_follow::DEBOUNCE;
+use tracing::Level;
 
-use super::follower::DEBOUNCE;
 use super::*;
+use crate::log_lines::Lines;
 
 /// Runs tasks on the runtime of the test, which ends them.
 struct TestTasks;
@@ -144,7 +146,7 @@ async fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     for path in [&pipe, &link, directory.path(), Path::new("/dev/null")] {
         for watch in [false, true] {
             let error = start(path, watch).unwrap_err();
-            assert!(matches!(error, DiscoveryError::NotRegular { .. }), "{}: {error}", path.display());
+            assert!(matches!(error, DiscoveryError::File(FileError::NotRegular { .. })), "{}: {error}", path.display());
             assert!(error.to_string().contains(&path.display().to_string()));
         }
     }
@@ -217,4 +219,27 @@ fn the_thread_ends_with_the_tasks() {
         }
     });
     assert!(ended(), "the thread outlives the runtime");
+}
+
+#[test]
+fn the_log_tells_of_each_change_and_of_its_end() {
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), || {
+        let file = FollowedFile::new("e.yaml".into(), "endpoint file", MAX_BYTES);
+        let mut pool = Pool { file, table: Arc::default() };
+        let told = |text: &str| lines.take().iter().any(|(level, line)| *level == Level::ERROR && line.contains(text));
+        assert_eq!(pool.changed(b"{"), Verdict::Refused);
+        assert!(told("e.yaml: line 1"));
+        pool.unreadable(&FileError::NotRegular { what: "endpoint file", path: "e.yaml".into() });
+        assert!(told("e.yaml: not a regular file"));
+        pool.as_before();
+        assert!(lines.take().iter().any(|(level, line)| *level == Level::INFO && line.contains("good again")));
+
+        let twice = "endpoints: [{name: a, address: 127.0.0.1, port: 2}, {name: a, address: 127.0.0.1, port: 3}]";
+        assert_eq!(pool.changed(twice.as_bytes()), Verdict::Taken);
+        let lines = lines.take();
+        assert_eq!(lines.iter().map(|(level, _)| *level).collect::<Vec<_>>(), [Level::WARN, Level::INFO], "{lines:?}");
+        assert!(lines[0].1.contains("default/a"), "{lines:?}");
+        assert_eq!(ports(&pool.table), [3]);
+    });
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 /// What wakes the follower. Any number of rings before it looks are one, so a flood of events costs no memory.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(crate) struct Bell {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -16,7 +16,7 @@ struct State {
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wake {
+pub(crate) enum Wake {
     /// It rang, and `debounce` has passed since.
     Rung,
     /// It did not ring for `at_most`.
@@ -26,19 +26,19 @@ pub(super) enum Wake {
 }
 
 impl Bell {
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         self.lock().rung = true;
         self.changed.notify_all();
     }
 
     /// Every wait from now on returns [`Wake::Stopped`] at once.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.lock().stopped = true;
         self.changed.notify_all();
     }
 
     /// Waits for a ring and then for `debounce`, so that rings in a row are answered together.
-    pub(super) fn wait(&self, at_most: Duration, debounce: Duration) -> Wake {
+    pub(crate) fn wait(&self, at_most: Duration, debounce: Duration) -> Wake {
         let state = self.wait_while(self.lock(), at_most, |state| !state.rung && !state.stopped);
         if !state.rung && !state.stopped {
             return Wake::Silent;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
-use super::bell::Bell;
+use crate::bell::Bell;
 
 /// Device and inode: what stays the same when a directory is renamed, and differs when another takes its name.
 type DirectoryId = (u64, u64);
@@ -13,8 +13,10 @@ type DirectoryId = (u64, u64);
 /// Rings when something happens in a directory that holds the file or what it links to. The directory is watched
 /// rather than the file, because editors and ConfigMaps replace the file.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     path: PathBuf,
+    /// What the file is called in messages.
+    what: &'static str,
     bell: Arc<Bell>,
     armed: BTreeMap<DirectoryId, PathBuf>,
     watcher: Option<RecommendedWatcher>,
@@ -23,15 +25,15 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(path: PathBuf, bell: Arc<Bell>) -> Self {
-        let mut watch = Self { path, bell, armed: BTreeMap::new(), watcher: None, complained: false };
+    pub(crate) fn new(path: PathBuf, what: &'static str, bell: Arc<Bell>) -> Self {
+        let mut watch = Self { path, what, bell, armed: BTreeMap::new(), watcher: None, complained: false };
         watch.follow();
         watch
     }
 
     /// Watches other directories if others hold the file now, and tries again what did not work. Without a watch the
     /// file is still looked at once in a while, so that a failure only means that changes are noticed later.
-    pub(super) fn follow(&mut self) {
+    pub(crate) fn follow(&mut self) {
         // Told apart before they are watched: one that is replaced in between differs the next time.
         let directories = directories(&self.path);
         if self.watcher.is_some() && directories.keys().eq(self.armed.keys()) {
@@ -46,7 +48,7 @@ impl Watch {
                 self.watcher = None;
                 if !self.complained {
                     let path = self.path.display();
-                    tracing::warn!(%path, %error, "cannot watch the endpoint file, looking at it every second");
+                    tracing::warn!(what = self.what, %path, %error, "cannot watch the file, looking at it every second");
                     self.complained = true;
                 }
             }
@@ -75,7 +77,7 @@ fn arm<'a>(directories: impl Iterator<Item = &'a PathBuf>, bell: Arc<Bell>) -> n
         Ok(event) if event.kind.is_access() => {}
         Ok(_) => bell.ring(),
         Err(error) => {
-            tracing::debug!(%error, "watching the endpoint file");
+            tracing::debug!(%error, "watching a file");
             bell.ring();
         }
     })?;

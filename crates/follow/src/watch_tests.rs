@@ -2,8 +2,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use super::super::bell::Wake;
 use super::*;
+use crate::bell::Wake;
 
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ fn rings_in_the_directory_of_the_link_and_in_that_of_its_present_target() {
     let path = root.path().join("links/e.yaml");
     symlink(target("first"), &path).unwrap();
     let bell = Arc::new(Bell::default());
-    let mut watch = Watch::new(path.clone(), Arc::clone(&bell));
+    let mut watch = Watch::new(path.clone(), "file of a test", Arc::clone(&bell));
     quiet(&bell);
     fs::write(target("first"), "a").unwrap();
     assert_eq!(bell.wait(LONG, SHORT), Wake::Rung);
@@ -50,7 +50,7 @@ fn rings_in_the_directory_that_has_the_name_now() {
     let path = directory.join("e.yaml");
     fs::write(&path, "a").unwrap();
     let bell = Arc::new(Bell::default());
-    let mut watch = Watch::new(path.clone(), Arc::clone(&bell));
+    let mut watch = Watch::new(path.clone(), "file of a test", Arc::clone(&bell));
     fs::rename(&directory, &old).unwrap();
     watch.follow();
     fs::create_dir(&directory).unwrap();
@@ -66,7 +66,7 @@ fn reading_the_file_does_not_ring() {
     let path = root.path().join("e.yaml");
     fs::write(&path, "a").unwrap();
     let bell = Arc::new(Bell::default());
-    let _watch = Watch::new(path.clone(), Arc::clone(&bell));
+    let _watch = Watch::new(path.clone(), "file of a test", Arc::clone(&bell));
     quiet(&bell);
     fs::read(&path).unwrap();
     assert_eq!(bell.wait(SHORT * 5, SHORT), Wake::Silent);

@@ -1,0 +1,174 @@
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_core::{Criticality, Tasks};
+use tokio::sync::oneshot;
+
+use crate::bell::{Bell, Wake};
+use crate::file::{Content, FileError, FollowedFile, Stamp};
+use crate::watch::Watch;
+
+/// Changes within this time are taken over together: editors and ConfigMap updates touch a file several times.
+pub const DEBOUNCE: Duration = Duration::from_millis(50);
+/// The file is looked at this often whatever the watch says: file systems exist that tell nothing.
+pub const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// Whoever uses the file. Each call tells of a change: what lasts is told once.
+pub trait Consumer: Send + 'static {
+    /// The file has another content than the one in use, and than one that was just refused.
+    fn changed(&mut self, content: &[u8]) -> Verdict;
+
+    /// There is nothing to be read, for another reason than before. What is in use stays so.
+    fn unreadable(&mut self, error: &FileError);
+
+    /// After trouble the file has the content that is in use.
+    fn as_before(&mut self);
+
+    /// The file is to be looked at; asked before each look.
+    fn is_following(&self) -> bool {
+        true
+    }
+}
+
+/// What became of a content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is in use from now on.
+    Taken,
+    /// It is no good: what is in use stays so.
+    Refused,
+}
+
+/// Looks at a file, and tells a [`Consumer`] what is new.
+#[derive(Debug)]
+pub struct Follower {
+    file: FollowedFile,
+    bell: Arc<Bell>,
+    watch: Watch,
+    seen: Seen,
+    /// The content in use.
+    taken: Vec<u8>,
+    /// What is wrong with the file at present, as it was told.
+    trouble: Option<Trouble>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Trouble {
+    Refused(Vec<u8>),
+    Unreadable(String),
+}
+
+impl Follower {
+    /// Watches `file` from now on. To be made before the file is first read, so that no change in between is missed.
+    pub fn new(file: FollowedFile) -> Self {
+        let bell = Arc::new(Bell::default());
+        let watch = Watch::new(file.path().to_owned(), file.what(), Arc::clone(&bell));
+        Self { file, bell, watch, seen: Seen::default(), taken: Vec::new(), trouble: None }
+    }
+
+    /// `content` is in use.
+    pub fn has_taken(&mut self, content: Content) {
+        self.seen.read(content.stamp);
+        self.taken = content.bytes;
+    }
+
+    /// Looks from now on, on a thread called `name`, until the process or `tasks` end.
+    pub fn start(self, name: &'static str, consumer: impl Consumer, tasks: &Tasks) -> io::Result<()> {
+        let stop = StopOnDrop(Arc::clone(&self.bell));
+        let (ended, end) = oneshot::channel::<()>();
+        let body = move || {
+            // Dropped when the thread ends, by panic too.
+            let _ended = ended;
+            self.run(consumer);
+        };
+        std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
+        tasks.spawn(name, Criticality::Critical, async move {
+            let _stop = stop;
+            // Nothing is ever sent: this waits for the end of the thread.
+            end.await.unwrap_or_default();
+        });
+        Ok(())
+    }
+
+    /// Until the bell is stopped.
+    fn run(mut self, mut consumer: impl Consumer) {
+        while self.bell.wait(CHECK_EVERY, DEBOUNCE) != Wake::Stopped {
+            if consumer.is_following() {
+                self.watch.follow();
+                self.look(&mut consumer);
+            }
+        }
+    }
+
+    /// Looks once.
+    pub fn look(&mut self, consumer: &mut impl Consumer) {
+        let content = match self.news() {
+            Ok(Some(content)) => content,
+            Ok(None) => return,
+            Err(error) => {
+                let trouble = Some(Trouble::Unreadable(error.to_string()));
+                if self.trouble != trouble {
+                    self.trouble = trouble;
+                    consumer.unreadable(&error);
+                }
+                return;
+            }
+        };
+        if content == self.taken {
+            if self.trouble.take().is_some() {
+                consumer.as_before();
+            }
+        } else if !matches!(&self.trouble, Some(Trouble::Refused(refused)) if *refused == content) {
+            match consumer.changed(&content) {
+                Verdict::Taken => (self.taken, self.trouble) = (content, None),
+                Verdict::Refused => self.trouble = Some(Trouble::Refused(content)),
+            }
+        }
+    }
+
+    /// What is in the file, unless it has been read already.
+    fn news(&mut self) -> Result<Option<Vec<u8>>, FileError> {
+        let content = match self.file.stamp() {
+            Ok(stamp) if !self.seen.is_news(&stamp) => return Ok(None),
+            Ok(_) => self.file.read(),
+            Err(error) => Err(error),
+        };
+        let Content { stamp, bytes } = content.inspect_err(|_| self.seen = Seen::default())?;
+        self.seen.read(stamp);
+        Ok(Some(bytes))
+    }
+}
+
+/// Ends the thread with the task that stands for it.
+struct StopOnDrop(Arc<Bell>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Which content has been read.
+#[derive(Debug, Default)]
+struct Seen {
+    stamp: Option<Stamp>,
+    /// Whether a second reading, later than the first by at least [`DEBOUNCE`], found the same stamp. Until then there
+    /// may have been a change that left no trace, since file systems count time in steps of some milliseconds.
+    settled: bool,
+}
+
+impl Seen {
+    fn is_news(&self, stamp: &Stamp) -> bool {
+        !self.settled || self.stamp.as_ref() != Some(stamp)
+    }
+
+    fn read(&mut self, stamp: Stamp) {
+        self.settled = self.stamp == Some(stamp);
+        self.stamp = Some(stamp);
+    }
+}
+
+#[cfg(test)]
+#[path = "follower_tests.rs"]
+mod tests;

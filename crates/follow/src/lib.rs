@@ -1,0 +1,17 @@
+//! A file that others replace while the process runs: read once at the start, and followed from then on by a thread of
+//! its own. A file can block whoever reads it for as long as it likes (a dead mount), so no thread that serves requests
+//! ever touches it.
+//!
+//! ```text
+//! notify ──ring──> Bell ──> Follower ── stat ──differs?──> read ──another content?──> Consumer
+//!                   ^          │ once a second, whatever the bell says
+//! process ends ─stop┘          └─ arms the watch anew when other directories hold the file
+//! ```
+
+mod bell;
+mod file;
+mod follower;
+mod watch;
+
+pub use file::{Content, FileError, FollowedFile};
+pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, Verdict};
