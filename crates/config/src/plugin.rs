@@ -165,6 +165,12 @@ impl BuildContext<'_> {
         self.diagnostics.warn(place, Remark::new(message));
     }
 
+    /// Tells the author of the configuration that the plugin as a whole does not do what they may think.
+    pub fn warn_of_plugin(&mut self, message: impl Into<String>) {
+        let node = self.document.child(self.owner, "type").unwrap_or(self.owner);
+        self.diagnostics.warn(self.document.place(node), Remark::new(message));
+    }
+
     /// Shows `value` for `parameter` in the configuration in force: what was taken instead of what was given, or a default
     /// that depends on other parameters and so is none of [`Plugin::Params`].
     pub fn fill_in(&mut self, parameter: &str, value: impl Serialize) {

@@ -93,6 +93,12 @@ impl Endpoint {
         self.scraped.load_full()
     }
 
+    /// What `read` makes of the last successful scrape, without a share in it: for what is done for every endpoint and
+    /// request.
+    pub fn with_scraped<R>(&self, read: impl FnOnce(Option<&Scraped>) -> R) -> R {
+        read(self.scraped.load().as_deref())
+    }
+
     pub fn set_scraped(&self, scraped: Scraped) {
         self.scraped.store(Some(Arc::new(scraped)));
     }

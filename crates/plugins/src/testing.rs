@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::SeedableRng;
-use sluice_core::{Api, Endpoint, EndpointId, EndpointUid, Headers, Request, RequestId, Time};
-use sluice_schedule::{Picker, Rng};
+use sluice_core::{Api, Endpoint, EndpointId, EndpointUid, Headers, Request, RequestId, Scraped, Time};
+use sluice_schedule::{Picker, Rng, Scorer};
 use smallvec::SmallVec;
 
 pub(crate) fn request() -> Request {
@@ -39,6 +39,21 @@ pub(crate) fn endpoints_with_load(load: &[u64]) -> Vec<Arc<Endpoint>> {
             Arc::new(endpoint)
         })
         .collect()
+}
+
+/// One endpoint for each element, with so many requests in flight, and so many that it says wait and run.
+pub(crate) fn reporting(states: &[(u64, u64, u64)]) -> Vec<Arc<Endpoint>> {
+    let endpoints = endpoints_with_load(&states.iter().map(|&(in_flight, ..)| in_flight).collect::<Vec<_>>());
+    for (endpoint, &(_, waiting, running)) in endpoints.iter().zip(states) {
+        endpoint.set_scraped(Scraped { waiting: Some(waiting), running: Some(running), ..Scraped::at(Time::ZERO) });
+    }
+    endpoints
+}
+
+pub(crate) fn scores(scorer: &dyn Scorer, endpoints: &[Arc<Endpoint>]) -> Vec<f32> {
+    let mut scores = vec![0.0; endpoints.len()];
+    scorer.score(&request(), &endpoints.iter().collect::<Vec<_>>(), &mut scores);
+    scores
 }
 
 /// The indices that `picker` picks.

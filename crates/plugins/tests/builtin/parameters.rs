@@ -53,7 +53,40 @@ fn active_request_scorer() {
 }
 
 #[test]
+fn scorers_of_scraped_metrics() {
+    for plugin_type in ["queue-scorer", "running-requests-size-scorer", "kv-cache-utilization-scorer"] {
+        let text = format!("plugins: [{{type: {plugin_type}}}]\n");
+        assert!(!read(&text).unwrap().warnings.iter().any(|warning| warning.path.contains("plugins")), "{plugin_type}");
+    }
+    assert_snapshot!(build("queue-scorer", "{threshold: 5}"), @r#"c.yaml:1:45: plugins[0].parameters.threshold: unknown field "threshold"; there are no fields here"#);
+}
+
+#[test]
+fn prefix_cache_plugins_are_read_in_full() {
+    assert_snapshot!(build("prefix-cache-scorer", "{prefixMatchInfoProducerName: p, matchLengthWeight: 0.5, matchLengthScaleTokens: 1}"), @r#"
+    c.yaml:1:18: warning: plugins[0].type: scores every endpoint 0: this version does not know what endpoints have cached
+    Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: PrefixCacheScorer, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("prefix-cache-scorer", "{matchLengthWeight: 1.5}"), @r#"c.yaml:1:71: plugins[0].parameters.matchLengthWeight: 1.5 is not between 0 and 1"#);
+    assert_snapshot!(build("prefix-cache-scorer", "{matchLengthWeight: 0.1, matchLengthScaleTokens: 0}"), @r#"c.yaml:1:100: plugins[0].parameters.matchLengthScaleTokens: 0 is not above 0, which it has to be where matchLengthWeight is"#);
+    assert_snapshot!(build("prefix-cache-scorer", "{matchLengthWeigth: .nan}"), @r#"c.yaml:1:52: plugins[0].parameters.matchLengthWeigth: unknown field "matchLengthWeigth", did you mean "matchLengthWeight"?"#);
+    assert_snapshot!(build("approx-prefix-cache-producer", "{autoTune: false, blockSizeTokens: 64, maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 0, lruCapacityPerServer: 5}"), @r#"
+    c.yaml:1:18: warning: plugins[0].type: does nothing: this version does not follow what endpoints have cached
+    Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("approx-prefix-cache-producer", "{blockSize: 64}"), @r#"
+    c.yaml:1:18: warning: plugins[0].type: does nothing: this version does not follow what endpoints have cached
+    c.yaml:1:72: warning: plugins[0].parameters.blockSize: deprecated: use blockSizeTokens
+    Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 1 } }] }
+    "#);
+    assert_snapshot!(build("approx-prefix-cache-producer", "{autoTune: false, blockSize: 0}"), @r#"c.yaml:1:89: plugins[0].parameters.blockSize: 0 is not above 0, which it has to be without autoTune"#);
+    assert_snapshot!(build("approx-prefix-cache-producer", "{maxPrefixTokensToMatch: -1}"), @r#"c.yaml:1:85: plugins[0].parameters.maxPrefixTokensToMatch: -1 is negative; 0 stands for no limit"#);
+    assert_snapshot!(build("approx-prefix-cache-producer", "{maxPrefixBlocksToMatch: -1}"), @r#"c.yaml:1:85: plugins[0].parameters.maxPrefixBlocksToMatch: -1 is negative; 0 stands for no limit"#);
+}
+
+#[test]
 fn pickers() {
+    assert_snapshot!(build("weighted-random-picker", "{maxNumOfEndpoints: 2}"), @r#"Profile { name: "default", filters: [], scorers: [], picker: WeightedRandomPicker { max_endpoints: 2 } }] }"#);
     assert_snapshot!(build("max-score-picker", "{maxNumOfEndpoints: 3}"), @r#"Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 3 } }] }"#);
     assert_snapshot!(build("random-picker", "{maxNumOfEndpoints: 0}"), @r#"
     c.yaml:1:65: warning: plugins[0].parameters.maxNumOfEndpoints: 0 is less than 1, taken as 1
