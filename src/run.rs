@@ -199,23 +199,11 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         hand_over: settings.drain.queued == DrainQueued::HandOver,
         eviction: evicts.then_some(mid_stream),
         vouched_namespace,
-        id_seed: seed()?,
+        max_message: max_message(flags, max_request_body),
     };
-    let service = Service::new(Arc::new(router), clock, metrics, service_settings);
-    let max_message = max_message(flags, max_request_body);
+    let service = Service::new(Arc::new(router), clock, metrics, service_settings, seed()?);
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
-    Ok(Parts {
-        flags: flags.clone(),
-        service,
-        max_message,
-        max_reply,
-        tls,
-        registry,
-        admission,
-        view,
-        effective,
-        tasks,
-    })
+    Ok(Parts { flags: flags.clone(), service, max_reply, tls, registry, admission, view, effective, tasks })
 }
 
 /// Requests are charged what they really cost, which their responses tell.

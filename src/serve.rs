@@ -32,8 +32,6 @@ const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Parts {
     pub(crate) flags: Flags,
     pub(crate) service: Service,
-    /// Bytes of the largest gRPC message taken.
-    pub(crate) max_message: usize,
     /// Bytes of the largest gRPC message sent.
     pub(crate) max_reply: usize,
     pub(crate) tls: Option<Tls>,
@@ -57,7 +55,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_message, max_reply, tls, registry, admission, view, effective, tasks } = parts;
+    let Parts { flags, service, max_reply, tls, registry, admission, view, effective, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -79,7 +77,7 @@ pub(crate) async fn serve(
     let cut = CancellationToken::new();
     let incoming = connections(ext_proc, acceptor, cut.clone());
     let server = ext_proc_builder()
-        .add_service(service.clone().into_server(max_message).max_encoding_message_size(max_reply))
+        .add_service(service.clone().into_server(max_reply))
         .add_service(readiness.clone().into_server())
         // A dropped sender also means stop.
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });

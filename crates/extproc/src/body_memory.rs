@@ -6,6 +6,7 @@
 //! refused itself.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_core::Priority;
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 
 #[derive(Debug)]
 pub(crate) struct BodyMemory {
-    budget: u64,
+    budget: AtomicU64,
     books: Mutex<Books>,
 }
 
@@ -46,14 +47,26 @@ pub(crate) struct OutOfMemory;
 impl BodyMemory {
     /// `budget` in bytes.
     pub(crate) const fn new(budget: u64) -> Self {
-        Self { budget, books: Mutex::new(Books { used: 0, next_serial: 0, bands: BTreeMap::new() }) }
+        Self {
+            budget: AtomicU64::new(budget),
+            books: Mutex::new(Books { used: 0, next_serial: 0, bands: BTreeMap::new() }),
+        }
+    }
+
+    /// Whoever holds bytes keeps them, also beyond a smaller budget.
+    pub(crate) fn set_budget(&self, budget: u64) {
+        self.budget.store(budget, Ordering::Relaxed);
+    }
+
+    fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
     }
 
     /// Counts `bytes` for a request of band `priority`.
     pub(crate) fn hold(self: &Arc<Self>, priority: Priority, bytes: u64) -> Result<Share, OutOfMemory> {
         let (give_up, given_up) = oneshot::channel();
         let mut books = self.lock();
-        books.make_room(self.budget, bytes, priority)?;
+        books.make_room(self.budget(), bytes, priority)?;
         let serial = books.next_serial;
         books.next_serial += 1;
         books.used += bytes;
@@ -141,7 +154,7 @@ impl Share {
     pub(crate) fn resize(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
         let mut books = self.memory.lock();
         let held = books.held(self.priority, self.serial).ok_or(OutOfMemory)?;
-        books.make_room(self.memory.budget, bytes.saturating_sub(held), self.priority)?;
+        books.make_room(self.memory.budget(), bytes.saturating_sub(held), self.priority)?;
         if books.settle(self.priority, self.serial, bytes) { Ok(()) } else { Err(OutOfMemory) }
     }
 

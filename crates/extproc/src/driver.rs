@@ -30,7 +30,7 @@ use crate::metrics::{Labels, Running};
 use crate::reject::{Code, Refusal};
 use crate::reply::Reply;
 use crate::request_headers::is_header_only;
-use crate::service::Shared;
+use crate::service::{Shared, Terms};
 use crate::session::{Session, StreamFacts};
 use crate::timer::Timer;
 use crate::trailer_watch::Peer;
@@ -40,6 +40,7 @@ type Routing = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
 /// One stream: its session and everything the request holds.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
+    terms: Arc<Terms>,
     peer: Peer,
     inbound: Streaming<ProcessingRequest>,
     session: Session,
@@ -93,15 +94,17 @@ enum Event {
 impl Driver {
     pub(crate) fn new(
         shared: Arc<Shared>,
+        terms: Arc<Terms>,
         peer: Peer,
         inbound: Streaming<ProcessingRequest>,
         facts: StreamFacts,
     ) -> Self {
-        let session = Session::new(shared.session_settings, facts);
+        let session = Session::new(terms.session_settings, facts);
         let ending = Some(shared.ending.subscribe());
         shared.open_streams.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
+            terms,
             peer,
             inbound,
             session,
@@ -167,7 +170,7 @@ impl Driver {
                 Event::GivenUp => self.refuse_body(),
                 Event::Ending => {
                     self.ending = None;
-                    let retry_after = self.shared.router.retry_after_seconds(self.priority);
+                    let retry_after = self.terms.router.retry_after_seconds(self.priority);
                     self.session.on_refused(&Refusal::shutting_down(retry_after), &mut self.actions);
                 }
                 Event::Routed(routed) => self.on_routed(routed),
@@ -200,7 +203,7 @@ impl Driver {
 
     fn on_message(&mut self, request: ProcessingRequest) {
         let now = self.shared.clock.now();
-        let mut inbound = convert::inbound(request, &self.shared.vouched_namespace);
+        let mut inbound = convert::inbound(request, &self.terms.vouched_namespace);
         self.identify(&mut inbound);
         let mut random = None;
         let mut random = || random.get_or_insert_with(|| self.shared.random())();
@@ -212,10 +215,10 @@ impl Driver {
     }
 
     fn on_time(&mut self) {
-        let Self { shared, routed, priority, routing_since, .. } = self;
+        let Self { shared, terms, routed, priority, routing_since, .. } = self;
         let wait_ends = || {
             let (request, deadline) = routed.as_ref()?;
-            shared.router.wait_ends(request, *priority, *deadline, *routing_since)
+            terms.router.wait_ends(request, *priority, *deadline, *routing_since)
         };
         let now = shared.clock.now();
         self.session.on_time(now, &mut shared.random(), &wait_ends, &mut self.actions);
@@ -230,21 +233,22 @@ impl Driver {
             return;
         };
         let header_only = is_header_only(headers, *end_of_stream);
-        match self.shared.router.identify(headers, vouched.as_ref()) {
+        match self.terms.router.identify(headers, vouched.as_ref()) {
             Ok(Resolved { identity, unknown_objective }) => {
                 if unknown_objective {
                     self.shared.metrics.objective_not_found();
                 }
                 self.labels = self.shared.metrics.labels(&identity);
-                if let Some(rejection) = self.shared.router.refuse_by_headers(&identity, headers, header_only) {
+                if let Some(rejection) = self.terms.router.refuse_by_headers(&identity, headers, header_only) {
                     if let Rejection::NotAdmitted { outcome, .. } = rejection {
                         self.shared.metrics.queued(&mut self.labels, outcome, Duration::ZERO);
                     }
                     *refusal = Some(rejection.into());
                 }
                 self.priority = identity.priority;
-                self.revocable = identity.priority.is_sheddable() && self.shared.session_settings.eviction.is_some();
-                *revocable = self.revocable;
+                // It has to listen even if nothing is evicted now: that may change while it runs.
+                self.revocable = identity.priority.is_sheddable();
+                *revocable = self.revocable && self.terms.session_settings.eviction.is_some();
                 self.identity = Some(identity);
             }
             Err(rejection) => {
@@ -288,7 +292,7 @@ impl Driver {
                 Action::Holding(bytes) => self.hold(bytes),
                 Action::Served(address) => {
                     if let Some(in_flight) = &mut self.in_flight {
-                        self.shared.router.served_by(in_flight, address);
+                        self.terms.router.served_by(in_flight, address);
                     }
                 }
                 Action::Sending(bytes) => {
@@ -300,7 +304,7 @@ impl Driver {
                     if let Some(in_flight) = &mut self.in_flight {
                         in_flight.begun_unseen();
                     }
-                    if self.shared.bounds_tokens {
+                    if self.terms.bounds_tokens {
                         self.shared.notices.say(Notice::PromptsStayCharged);
                     }
                 }
@@ -349,7 +353,7 @@ impl Driver {
 
     fn refuse_body(&mut self) {
         self.body = None;
-        let retry_after = self.shared.router.retry_after_seconds(self.priority);
+        let retry_after = self.terms.router.retry_after_seconds(self.priority);
         self.session.on_refused(&Refusal::out_of_body_memory(retry_after), &mut self.actions);
     }
 
@@ -360,11 +364,11 @@ impl Driver {
         }
         let Some(identity) = self.identity.take() else { return };
         self.labels.name_model(&intent.request);
-        self.queues = self.shared.router.queues(intent.header_only);
+        self.queues = self.terms.router.queues(intent.header_only);
         self.prompt_estimate = TokenEstimate::default().tokens(intent.request.body_bytes, None);
         self.routing_since = self.shared.clock.now();
         self.routed = Some((Arc::clone(&intent.request), intent.deadline));
-        let router = Arc::clone(&self.shared.router);
+        let router = Arc::clone(&self.terms.router);
         self.routing = Some(Box::pin(async move { router.route(intent, identity).await }));
     }
 

@@ -38,5 +38,5 @@ mod trailer_watch;
 
 pub use metrics::Metrics;
 pub use reject::RefusalStyle;
-pub use service::{Bodies, MidStream, Service, ServiceSettings};
+pub use service::{Bodies, MidStream, Server, Service, ServiceSettings};
 pub use trailer_watch::Peer;

@@ -1,10 +1,13 @@
 //! The gRPC service, and what all of its streams share.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
     ExternalProcessor, ExternalProcessorServer,
 };
@@ -15,7 +18,9 @@ use rand::{Rng as _, SeedableRng as _};
 use sluice_core::{Clock, GoDuration};
 use sluice_router::Router;
 use tokio::sync::watch;
+use tonic::codegen::{self, http};
 use tonic::metadata::MetadataMap;
+use tonic::server::NamedService;
 use tonic::{Response, Status, Streaming};
 
 use crate::body_memory::BodyMemory;
@@ -27,7 +32,7 @@ use crate::reject::RefusalStyle;
 use crate::session::{SessionSettings, StreamFacts, Wanted};
 use crate::trailer_watch::Peer;
 
-/// What the service is told at start.
+/// What a configuration says about streams.
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
     /// Larger request headers are refused with 431.
@@ -60,8 +65,8 @@ pub struct ServiceSettings {
     pub eviction: Option<MidStream>,
     /// The namespace of the proxy's metadata that names objective and fairness id.
     pub vouched_namespace: String,
-    /// Makes the ids of requests without one; different in every process.
-    pub id_seed: u64,
+    /// Bytes of the largest message that is taken from the proxy.
+    pub max_message: usize,
 }
 
 /// Which bodies to ask for.
@@ -94,12 +99,9 @@ pub struct Service(Arc<Shared>);
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) router: Arc<Router>,
+    terms: ArcSwap<Terms>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
-    pub(crate) session_settings: SessionSettings,
-    pub(crate) bounds_tokens: bool,
-    pub(crate) vouched_namespace: String,
     pub(crate) body_memory: Arc<BodyMemory>,
     pub(crate) notices: Notices,
     /// Of requests on connections without one of their own.
@@ -111,13 +113,23 @@ pub(crate) struct Shared {
     next_seed: AtomicU64,
 }
 
-impl Service {
-    pub fn new(router: Arc<Router>, clock: Arc<dyn Clock>, metrics: Metrics, settings: ServiceSettings) -> Self {
+/// What the configuration in force decides. A stream keeps to its end what it began with.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) router: Arc<Router>,
+    pub(crate) session_settings: SessionSettings,
+    pub(crate) bounds_tokens: bool,
+    pub(crate) vouched_namespace: String,
+    pub(crate) max_message: usize,
+}
+
+impl Terms {
+    fn new(router: Arc<Router>, settings: ServiceSettings) -> Self {
         let ServiceSettings {
             max_request_headers,
             max_request_body,
             body_progress_timeout,
-            body_memory,
+            body_memory: _,
             refusal_style,
             retry_after,
             bodies,
@@ -128,7 +140,7 @@ impl Service {
             hand_over,
             eviction,
             vouched_namespace,
-            id_seed,
+            max_message,
         } = settings;
         let wanted = match bodies {
             Bodies::Auto => Wanted {
@@ -150,14 +162,25 @@ impl Service {
             hand_over,
             eviction,
         };
+        Self { router, session_settings, bounds_tokens, vouched_namespace, max_message }
+    }
+}
+
+impl Service {
+    /// `id_seed` makes the ids of requests without one; different in every process.
+    pub fn new(
+        router: Arc<Router>,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+        settings: ServiceSettings,
+        id_seed: u64,
+    ) -> Self {
+        let body_memory = Arc::new(BodyMemory::new(settings.body_memory));
         Self(Arc::new(Shared {
-            router,
+            terms: ArcSwap::from_pointee(Terms::new(router, settings)),
             clock,
             metrics,
-            session_settings,
-            bounds_tokens,
-            vouched_namespace,
-            body_memory: Arc::new(BodyMemory::new(body_memory)),
+            body_memory,
             notices: Notices::default(),
             peer: Peer::default(),
             gave_up: GaveUpWatch::default(),
@@ -167,9 +190,16 @@ impl Service {
         }))
     }
 
-    /// The gRPC service. `max_message` bounds one message from the proxy, in bytes.
-    pub fn into_server(self, max_message: usize) -> ExternalProcessorServer<Self> {
-        ExternalProcessorServer::new(self).max_decoding_message_size(max_message)
+    /// Another configuration is in force. Streams that are open go on by the one that they began with, but for the memory
+    /// that requests may take in all: if they take more than the new budget, later ones have to wait until they fit.
+    pub fn reconfigure(&self, router: Arc<Router>, settings: ServiceSettings) {
+        self.0.body_memory.set_budget(settings.body_memory);
+        self.0.terms.store(Arc::new(Terms::new(router, settings)));
+    }
+
+    /// The gRPC service. `max_reply` bounds one message to the proxy, in bytes.
+    pub const fn into_server(self, max_reply: usize) -> Server {
+        Server { service: self, max_reply }
     }
 
     /// Streams that have not ended yet.
@@ -189,6 +219,41 @@ impl Shared {
     pub(crate) fn random(&self) -> impl FnMut() -> u64 {
         let mut rng = SmallRng::seed_from_u64(self.next_seed.fetch_add(1, Ordering::Relaxed));
         move || rng.next_u64()
+    }
+}
+
+/// Serves a [`Service`] over gRPC.
+#[derive(Clone, Debug)]
+pub struct Server {
+    service: Service,
+    max_reply: usize,
+}
+
+impl NamedService for Server {
+    const NAME: &'static str = <ExternalProcessorServer<Service> as NamedService>::NAME;
+}
+
+/// A server of gRPC has one bound on messages for all of its life. This one makes another for each stream, with what is in
+/// force then.
+impl<B> codegen::Service<http::Request<B>> for Server
+where
+    B: codegen::Body + Send + 'static,
+    B::Error: Into<codegen::StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = codegen::BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        let terms = self.service.0.terms.load_full();
+        let server = ExternalProcessorServer::new(self.service.clone());
+        let server = server.max_decoding_message_size(terms.max_message);
+        request.extensions_mut().insert(terms);
+        server.max_encoding_message_size(self.max_reply).call(request)
     }
 }
 
@@ -212,7 +277,8 @@ impl ExternalProcessor for Service {
             message_timeout: message_timeout(request.metadata()),
             skips_trailers: peer.trailers().are_skipped(),
         };
-        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), peer, request.into_inner(), facts));
+        let terms = request.extensions().get::<Arc<Terms>>().map_or_else(|| self.0.terms.load_full(), Arc::clone);
+        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), terms, peer, request.into_inner(), facts));
         let Some(first) = driver.next_reply().await.transpose()? else {
             return Ok(Response::new(Box::pin(stream::empty())));
         };

@@ -26,7 +26,7 @@ impl Driver {
     pub(super) fn keep(&mut self, in_flight: Option<InFlight>) -> Result<(), Refusal> {
         self.in_flight = in_flight;
         if self.learn_of_revocation() {
-            return Err(Refusal::evicted(self.shared.router.retry_after(self.priority)));
+            return Err(Refusal::evicted(self.terms.router.retry_after(self.priority)));
         }
         Ok(())
     }
@@ -48,7 +48,7 @@ impl Driver {
             RevokeCause::Eviction => {
                 let now = self.shared.clock.now();
                 self.revoked = Some(now);
-                let retry_after = self.shared.router.retry_after(self.priority);
+                let retry_after = self.terms.router.retry_after(self.priority);
                 self.session.on_revoked(now, retry_after, &mut self.actions);
             }
             // Whoever ends the process cuts the streams itself.

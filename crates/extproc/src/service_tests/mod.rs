@@ -4,6 +4,7 @@ mod hand_over;
 mod hostile;
 mod limits;
 mod modes;
+mod reconfigured;
 mod rig;
 
 use super::*;

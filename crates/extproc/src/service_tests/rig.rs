@@ -108,15 +108,21 @@ impl Picking {
         let clock = Arc::new(SystemClock::start());
         let tenants = TenantLabels::new(10, clock.clone());
         let metrics = Metrics::register(&registry, "p", tenants, false).unwrap();
-        let service = Service::new(router, clock, metrics, settings);
+        let service = Service::new(router, clock, metrics, settings, 1);
 
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = Server::builder().add_service(service.clone().into_server(200 << 10));
+        let server = Server::builder().add_service(service.clone().into_server(usize::MAX));
         tokio::spawn(server.serve_with_incoming_shutdown(incoming, async { drop(stopped.await) }));
         let client = ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap();
         Self { service, endpoints, registry, client, _stop: stop }
+    }
+
+    /// Puts other settings in force.
+    pub(super) fn reconfigure(&self, settings: ServiceSettings) {
+        let router = Arc::clone(&self.service.0.terms.load().router);
+        self.service.reconfigure(router, settings);
     }
 
     /// Opens a stream with `messages`. Ready with the first answer; the stream stays open while the sender lives.
@@ -300,14 +306,18 @@ pub(super) fn one_at_a_time(table: &EndpointTable) -> Admission {
 
 /// The same, with running requests that make room.
 pub(super) fn one_at_a_time_evicting(table: &EndpointTable, eviction: Option<EvictionConfig>) -> Admission {
-    let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
-    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
-    let config = Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector));
-    let config = Config { eviction, ..config };
-    let admission = Admission::start(config, Arc::new(SystemClock::start()), &Tasks::new(OnThisRuntime));
+    let admission =
+        Admission::start(one_at_a_time_config(eviction), Arc::new(SystemClock::start()), &Tasks::new(OnThisRuntime));
     let listener = admission.clone();
     table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
     admission
+}
+
+/// What such an engine runs on.
+pub(super) fn one_at_a_time_config(eviction: Option<EvictionConfig>) -> Config {
+    let template = BandConfig::new(Arc::new(Fcfs), Arc::new(RoundRobin));
+    let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
+    Config { eviction, ..Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector)) }
 }
 
 pub(super) fn settings() -> ServiceSettings {
@@ -326,7 +336,7 @@ pub(super) fn settings() -> ServiceSettings {
         hand_over: false,
         eviction: None,
         vouched_namespace: "sluice".into(),
-        id_seed: 1,
+        max_message: 200 << 10,
     }
 }
 
