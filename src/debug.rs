@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sluice_core::EndpointId;
-use sluice_flow::policy::BookingLimit;
+use sluice_flow::policy::{BookingLimit, Seen};
 use sluice_flow::{BandStats, EndpointKey, EndpointStats, FlowStats, Partition, Stats};
 
 /// The whole page.
@@ -86,7 +86,7 @@ fn why_held(flow: &FlowStats) -> Value {
 }
 
 fn endpoint_entry(id: Option<&EndpointId>, endpoint: &EndpointStats) -> Value {
-    let EndpointStats { in_pool, load, reserved, limit } = endpoint;
+    let EndpointStats { in_pool, load, reserved, limit, seen } = endpoint;
     let BookingLimit { requests, tokens } = limit;
     json!({
         "name": id.map(ToString::to_string),
@@ -94,6 +94,21 @@ fn endpoint_entry(id: Option<&EndpointId>, endpoint: &EndpointStats) -> Value {
         "inFlight": {"requests": load.requests, "tokens": load.tokens},
         "reserved": {"requests": reserved.requests, "tokens": reserved.tokens},
         "limit": {"requests": finite(*requests), "tokens": finite(*tokens)},
+        "scraped": seen.as_ref().map(scraped_entry),
+    })
+}
+
+/// What the endpoint said of itself, and what is made of it.
+fn scraped_entry(seen: &Seen) -> Value {
+    let Seen { waiting, running, kv_usage, age, expected_waiting, room, stale } = seen;
+    json!({
+        "waiting": waiting,
+        "running": running,
+        "kvUsage": kv_usage,
+        "ageSeconds": age.map(|age| age.as_secs_f64()),
+        "expectedWaiting": expected_waiting,
+        "room": room,
+        "stale": stale,
     })
 }
 

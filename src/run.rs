@@ -14,7 +14,7 @@ use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::EndpointTable;
 use sluice_extproc::{Bodies, Metrics, MidStream, RefusalStyle, Service, ServiceSettings};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, SaturationDetector};
-use sluice_flow::{Config, Signal, Stages};
+use sluice_flow::{Config, EndpointKey, Signal, Stages};
 use sluice_plugins::BUILTIN;
 use sluice_router::admission::Admission;
 use sluice_router::{
@@ -150,7 +150,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     }
     let gatekeeper = match (&admission, legacy_detector) {
         (Some(admission), _) => Gatekeeper::FlowControl(admission.clone()),
-        (None, Some(detector)) => Gatekeeper::Shedding(SheddingGate::new(detector)),
+        (None, Some(detector)) => Gatekeeper::Shedding(SheddingGate::new(detector, clock.clone())),
         (None, None) => Gatekeeper::Open,
     };
     let mut router = Router::new(RouterParts {
@@ -214,7 +214,8 @@ fn heeds_real_cost(FlowControl { config, desired: _ }: &FlowControl) -> bool {
 
 /// Whether what endpoints have in flight is bounded in tokens.
 fn bounds_tokens(detector: &dyn SaturationDetector) -> bool {
-    let endpoint = EndpointFacts { partitions: Stages::DECODE.partitions(), max_concurrency: None };
+    let endpoint =
+        EndpointFacts { key: EndpointKey(0), partitions: Stages::DECODE.partitions(), max_concurrency: None };
     detector.new_state().booking_limit(&endpoint).tokens < BookingLimit::UNLIMITED.tokens
 }
 

@@ -13,6 +13,11 @@ pub enum Effect {
     /// There are more bands than [`SOFT_BAND_LIMIT`]. They are served all the same. Said once, and again only after
     /// there were no more than that.
     ManyBands { bands: usize },
+    /// Somebody waits because of an estimate: what this endpoint says of itself now could let them in.
+    Scrape { endpoint: EndpointKey },
+    /// So many endpoints of a pool of `endpoints` have said nothing of themselves for too long. Said now and then, when it
+    /// is another number than before.
+    Stale { stale: u64, endpoints: u64 },
 }
 
 /// Priorities are meant to be few: each band is one more to look through for every grant.

@@ -7,6 +7,7 @@ mod observe;
 mod rebook;
 mod report;
 mod revoke;
+mod scraped;
 mod submit;
 mod targets;
 mod time;
@@ -31,6 +32,7 @@ use crate::policy::{BandView, UsageLimit};
 use crate::pool::Pool;
 use crate::queue::Places;
 use crate::rate::DrainRate;
+use crate::stale::StaleWatch;
 use crate::stats::{BandTotals, LeaseStats, RevocationStats};
 use crate::ticket::Ticket;
 
@@ -81,6 +83,9 @@ pub struct Engine {
     revocation_stats: RevocationStats,
     /// What the last eviction plan wanted back, in the unit of the saturation.
     reclaim_target: u64,
+    /// When endpoints may have more to say to somebody who waits at a closed gate.
+    next_ask: Option<Time>,
+    stale_watch: StaleWatch,
     effects: VecDeque<Effect>,
     violations: Violations,
 }
@@ -126,6 +131,8 @@ impl Engine {
             invalid_ttls: 0,
             revocation_stats: RevocationStats::default(),
             reclaim_target: 0,
+            next_ask: None,
+            stale_watch: StaleWatch::default(),
             effects: VecDeque::new(),
             violations: Violations::default(),
             config,

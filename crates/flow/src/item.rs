@@ -82,6 +82,8 @@ pub(crate) struct Lease {
     pub(crate) bookings: SmallVec<[Booking; 2]>,
     /// Starts in order: the higher, the newer.
     pub(crate) started: u64,
+    /// When it was started.
+    pub(crate) since: Time,
     pub(crate) progress: Option<Arc<AtomicU64>>,
     /// Its place among the victims, while it is one.
     pub(crate) victim: Option<VictimKey>,

@@ -21,6 +21,7 @@
 //! | [`cancel`](Engine::cancel) | whoever waited for it has gone |
 //! | [`start`](Engine::start), [`park`](Engine::park) | a grant is used, or cannot be: every endpoint it may use is full |
 //! | [`first_chunk`](Engine::first_chunk), [`release`](Engine::release) | a started request is past its prefill, or over |
+//! | [`scraped`](Engine::scraped) | an endpoint has said how it is |
 //! | [`observe`](Engine::observe) | pool, objectives or configuration changed, or the end has come |
 //! | [`on_time`](Engine::on_time) | the time of [`next_wakeup`](Engine::next_wakeup) has come |
 //!
@@ -45,6 +46,7 @@ mod pool;
 mod queue;
 mod rate;
 mod signal;
+mod stale;
 mod start;
 mod stats;
 mod ticket;

@@ -6,14 +6,19 @@
 //! object is carried over. State objects are called with the engine's lock held: they must not block, and
 //! their answers must depend on nothing but their arguments and earlier calls.
 
+mod saturation;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::{Priority, Time};
 
-use crate::load::{Load, Partition, Partitions};
 use crate::ticket::FlowId;
+
+pub use self::saturation::{
+    BookingLimit, Departure, EndpointFacts, Estimate, Reading, Saturation, SaturationDetector, Seen,
+};
 
 /// Where a ticket stands inside its flow: the smaller, the sooner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,101 +162,5 @@ pub trait UsageLimit: fmt::Debug + Send {
 
     fn next_change(&self) -> Option<Time> {
         None
-    }
-}
-
-/// Says how full the pool is.
-pub trait SaturationDetector: fmt::Debug + Send + Sync {
-    fn new_state(&self) -> Box<dyn Saturation>;
-}
-
-/// Saturation as a fraction in whole numbers of a unit that the detector chooses: `load / capacity`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    pub load: u64,
-    pub capacity: u64,
-}
-
-impl Reading {
-    /// Nothing to put load on counts as saturated.
-    #[expect(clippy::cast_precision_loss, reason = "loads beyond 2^53 do not occur")]
-    pub fn saturation(self) -> f64 {
-        if self.capacity == 0 { 1.0 } else { self.load as f64 / self.capacity as f64 }
-    }
-}
-
-/// The most that may be booked on one endpoint: a request may start there while both are above its load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BookingLimit {
-    pub requests: u64,
-    pub tokens: u64,
-}
-
-impl BookingLimit {
-    pub const UNLIMITED: Self = Self { requests: u64::MAX, tokens: u64::MAX };
-
-    pub(crate) const fn has_room(self, load: Load) -> bool {
-        load.requests < self.requests && load.tokens < self.tokens
-    }
-}
-
-/// What a detector may know about an endpoint of the present pool.
-#[derive(Clone, Copy, Debug)]
-pub struct EndpointFacts {
-    pub partitions: Partitions,
-    /// The endpoint's own limit on concurrent requests, where it has one.
-    pub max_concurrency: Option<u64>,
-}
-
-/// The load of the pool, kept up by increments so that a reading costs the same however large the pool is.
-pub trait Saturation: fmt::Debug + Send {
-    /// Begins anew with these endpoints and what is booked on each; unstarted leases are carried on.
-    fn reset(&mut self, pool: &[(EndpointFacts, Load)]);
-
-    /// A lease was granted: until it starts it weighs on all partitions it might use.
-    fn charge(&mut self, partitions: Partitions, tokens: u64);
-
-    /// Takes back one [`Saturation::charge`].
-    fn discharge(&mut self, partitions: Partitions, tokens: u64);
-
-    /// What is booked on one endpoint changed.
-    fn load_changed(&mut self, endpoint: &EndpointFacts, before: Load, after: Load);
-
-    fn reading(&self, partition: Partition) -> Reading;
-
-    /// What an endpoint with `load` adds to the readings of its partitions. It never falls as `load` grows, and
-    /// two loads on one endpoint add no more than each by itself.
-    fn endpoint_units(&self, endpoint: &EndpointFacts, load: Load) -> u64;
-
-    /// What waiting requests that add up to `load` will weigh on `partition` at the least, wherever they come to run.
-    /// Others have to make room for no more than that: what more it turns out to be is asked for later.
-    fn demand_units(&self, partition: Partition, load: Load) -> u64;
-
-    /// The tokens that fill one endpoint: a waiting request of more is no reason to clear a second one.
-    fn tokens_per_endpoint(&self) -> u64 {
-        u64::MAX
-    }
-
-    /// `units` in what the detector counts: requests, tokens, endpoints.
-    #[expect(clippy::cast_precision_loss, reason = "for people to look at")]
-    fn in_its_terms(&self, units: u64) -> f64 {
-        units as f64
-    }
-
-    fn booking_limit(&self, endpoint: &EndpointFacts) -> BookingLimit;
-
-    /// The readings rest on data too old to act upon: nothing is evicted for them.
-    fn is_stale(&self) -> bool {
-        false
-    }
-
-    /// When, without any other call, a reading would change.
-    fn next_change(&self) -> Option<Time> {
-        None
-    }
-
-    /// Brings the readings up to `now`.
-    fn advance(&mut self, now: Time) {
-        let _ = now;
     }
 }

@@ -7,12 +7,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_core::{Endpoint, Priority};
+use sluice_core::{Endpoint, Priority, Scraped, Time};
 
 use crate::ask::Eligibility;
 use crate::band::Map;
 use crate::load::{EndpointKey, Load, Partition, Partitions, PerPartition, Stages};
-use crate::policy::{BookingLimit, EndpointFacts, Rank, Reading, Saturation};
+use crate::policy::{BookingLimit, Departure, EndpointFacts, Estimate, Rank, Reading, Saturation};
 use crate::signal::PoolMember;
 use crate::start::Booking;
 use crate::ticket::Ticket;
@@ -29,6 +29,17 @@ pub(crate) struct ParkRank {
     pub(crate) ticket: Ticket,
 }
 
+/// Why what is booked on an endpoint changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Occasion {
+    /// A request that was sent at this time runs there.
+    Started(Time),
+    /// Some of its tokens are worked through.
+    TokensDone,
+    /// A request that was sent at `started` has left.
+    Ended { now: Time, started: Time, departure: Departure },
+}
+
 #[derive(Debug)]
 pub(crate) struct Pool {
     endpoints: Map<EndpointKey, EndpointState>,
@@ -39,8 +50,10 @@ pub(crate) struct Pool {
     /// Partitions the gate looks at.
     effective: Partitions,
     saturation: Box<dyn Saturation>,
+    /// The saturation goes by what endpoints say of themselves: its readings change without the loads, and lag behind.
+    estimates: bool,
     readings: PerPartition<Reading>,
-    /// What the ends of revoked leases are expected to take off the readings.
+    /// What the ends of revoked leases are expected to take off the readings. Not kept where the readings are estimates.
     leaving: PerPartition<u64>,
     /// For each endpoint with room, the parked ticket it is offered to first.
     ready: BTreeSet<(ParkRank, EndpointKey)>,
@@ -53,6 +66,7 @@ impl Pool {
             present: Vec::new(),
             populated: Partitions::NONE,
             effective: Partitions::NONE,
+            estimates: saturation.estimate().is_some(),
             saturation,
             readings: PerPartition::default(),
             leaving: PerPartition::default(),
@@ -62,6 +76,11 @@ impl Pool {
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.present.is_empty()
+    }
+
+    /// The endpoints of the present pool.
+    pub(crate) const fn len(&self) -> u64 {
+        self.present.len() as u64
     }
 
     pub(crate) const fn effective(&self) -> Partitions {
@@ -74,6 +93,33 @@ impl Pool {
 
     pub(crate) fn saturation(&self) -> &dyn Saturation {
         &*self.saturation
+    }
+
+    /// The saturation goes by what endpoints say of themselves.
+    pub(crate) const fn estimates(&self) -> bool {
+        self.estimates
+    }
+
+    /// The part of the saturation that does so.
+    pub(crate) fn estimate(&self) -> Option<&dyn Estimate> {
+        // Asked on every pass: most saturations are known not to have one.
+        if self.estimates { self.saturation.estimate() } else { None }
+    }
+
+    /// The endpoints to scrape because somebody waits, and when to ask again.
+    pub(crate) fn doubtful(&mut self, now: Time) -> (Vec<EndpointKey>, Option<Time>) {
+        let mut endpoints = Vec::new();
+        let again = self.saturation.estimate_mut().and_then(|estimate| estimate.doubtful(now, &mut endpoints));
+        (endpoints, again)
+    }
+
+    /// Takes note of what an endpoint says of itself; tells whether that makes a difference.
+    pub(crate) fn scraped(&mut self, now: Time, key: EndpointKey, sample: &Scraped) -> bool {
+        let Some(state) = self.endpoints.get(&key).filter(|state| state.in_pool) else { return false };
+        let Some(estimate) = self.saturation.estimate_mut() else { return false };
+        estimate.scraped(now, &state.facts, sample);
+        self.refresh_readings();
+        true
     }
 
     /// The worst of the partitions the gate looks at; 1 for an empty pool.
@@ -115,8 +161,12 @@ impl Pool {
 
     /// Changes what of the load on `key` is about to end.
     pub(crate) fn change_revoking(&mut self, key: EndpointKey, change: impl FnOnce(&mut Load)) {
-        let Self { endpoints, saturation, leaving, .. } = self;
+        let Self { endpoints, saturation, leaving, estimates, .. } = self;
         let Some(state) = endpoints.get_mut(&key) else { return };
+        if *estimates {
+            change(&mut state.revoking);
+            return;
+        }
         let before = state.units_leaving(&**saturation);
         change(&mut state.revoking);
         state.update_leaving(leaving, before, &**saturation);
@@ -124,18 +174,32 @@ impl Pool {
 
     /// The load of the partitions the gate looks at, once every revoked lease has ended.
     pub(crate) fn load_staying(&self) -> PerPartition<u64> {
+        let leaving = self.estimate().map_or(self.leaving, |estimate| self.expected_to_leave(estimate));
         let mut staying = PerPartition::default();
         for at in self.effective.iter().map(|partition| partition as usize) {
-            staying[at] = self.readings[at].load - self.leaving[at];
+            debug_assert!(self.readings[at].load >= leaving[at], "more leaves than there is");
+            staying[at] = self.readings[at].load.saturating_sub(leaving[at]);
         }
         staying
     }
 
-    /// What `booking` weighs on each partition of the present pool if nothing else is booked beside it.
+    /// What the ends of revoked leases will take off the readings as they are now.
+    fn expected_to_leave(&self, estimate: &dyn Estimate) -> PerPartition<u64> {
+        let mut leaving = PerPartition::default();
+        for state in self.present.iter().filter_map(|key| self.endpoints.get(key)) {
+            let units = estimate.leaving_units(&state.facts, state.load, state.revoking);
+            for partition in state.facts.partitions.iter() {
+                leaving[partition as usize] += units;
+            }
+        }
+        leaving
+    }
+
+    /// The most that the end of `booking` takes off each partition of the present pool.
     pub(crate) fn weight_alone(&self, booking: &Booking) -> PerPartition<u64> {
         let mut weight = PerPartition::default();
         if let Some(state) = self.endpoint(booking.endpoint) {
-            let units = self.saturation.endpoint_units(&state.facts, Load::one(booking.tokens));
+            let units = self.saturation.most_freed(&state.facts, Load::one(booking.tokens));
             for partition in state.facts.partitions.iter() {
                 weight[partition as usize] = units;
             }
@@ -167,7 +231,7 @@ impl Pool {
     }
 
     /// Puts the present pool in place of the old one. Parked tickets have to be parked anew.
-    pub(crate) fn replace(&mut self, members: Vec<PoolMember>) {
+    pub(crate) fn replace(&mut self, now: Time, members: Vec<PoolMember>) {
         self.ready.clear();
         for state in self.endpoints.values_mut() {
             state.in_pool = false;
@@ -178,7 +242,7 @@ impl Pool {
         self.present.clear();
         self.populated = Partitions::NONE;
         for PoolMember { key, endpoint, stages, max_concurrency } in members {
-            let facts = EndpointFacts { partitions: stages.partitions(), max_concurrency };
+            let facts = EndpointFacts { key, partitions: stages.partitions(), max_concurrency };
             let limit = self.saturation.booking_limit(&facts);
             for partition in facts.partitions.iter() {
                 self.populated = self.populated.with(partition);
@@ -220,15 +284,19 @@ impl Pool {
                 stages
             }
         };
-        self.reset_saturation();
+        self.reset_saturation(now, []);
     }
 
-    /// Measures with another detector. `charges` are the unstarted leases.
+    /// Measures with another detector. `charges` are the unstarted leases; `starts` tells where the started ones run, and
+    /// since when.
     pub(crate) fn replace_saturation(
         &mut self,
+        now: Time,
         saturation: Box<dyn Saturation>,
-        charges: impl Iterator<Item = (Partitions, u64)>,
+        charges: impl IntoIterator<Item = (Partitions, u64)>,
+        starts: impl IntoIterator<Item = (EndpointKey, Time)>,
     ) {
+        self.estimates = saturation.estimate().is_some();
         self.saturation = saturation;
         for (partitions, tokens) in charges {
             self.saturation.charge(partitions, tokens);
@@ -236,23 +304,37 @@ impl Pool {
         for state in self.endpoints.values_mut() {
             state.limit = self.saturation.booking_limit(&state.facts);
         }
-        self.reset_saturation();
+        self.reset_saturation(now, starts);
         for key in self.present.clone() {
             self.refresh_ready(key);
         }
     }
 
-    fn reset_saturation(&mut self) {
-        let facts: Vec<_> = self.present.iter().map(|key| &self.endpoints[key]).map(|s| (s.facts, s.load)).collect();
+    fn reset_saturation(&mut self, now: Time, starts: impl IntoIterator<Item = (EndpointKey, Time)>) {
+        let states: Vec<_> = self.present.iter().map(|key| &self.endpoints[key]).collect();
+        let facts: Vec<_> = states.iter().map(|state| (state.facts, state.load)).collect();
         self.saturation.reset(&facts);
         self.leaving = PerPartition::default();
-        for state in self.endpoints.values() {
-            state.update_leaving(&mut self.leaving, 0, &*self.saturation);
+        if let Some(estimate) = self.saturation.estimate_mut() {
+            for (key, at) in starts {
+                if let Some(state) = self.endpoints.get(&key) {
+                    estimate.started(&state.facts, at);
+                }
+            }
+            for state in states {
+                if let Some(sample) = state.endpoint.scraped() {
+                    estimate.scraped(now, &state.facts, &sample);
+                }
+            }
+        } else {
+            for state in self.endpoints.values() {
+                state.update_leaving(&mut self.leaving, 0, &*self.saturation);
+            }
         }
         self.refresh_readings();
     }
 
-    pub(crate) fn advance(&mut self, now: sluice_core::Time) {
+    pub(crate) fn advance(&mut self, now: Time) {
         self.saturation.advance(now);
         self.refresh_readings();
     }
@@ -275,7 +357,11 @@ impl Pool {
 
     /// Changes what is booked on one endpoint; an endpoint that has left the pool is forgotten once nothing
     /// is.
-    pub(crate) fn change_load(&mut self, key: EndpointKey, change: impl FnOnce(&mut Load)) {
+    pub(crate) fn change_load(&mut self, key: EndpointKey, occasion: Occasion, change: impl FnOnce(&mut Load)) {
+        if self.estimates {
+            self.change_estimated_load(key, occasion, change);
+            return;
+        }
         let Self { endpoints, saturation, leaving, .. } = self;
         let Some(state) = endpoints.get_mut(&key) else {
             debug_assert!(false, "load changed on an endpoint that was forgotten");
@@ -286,6 +372,33 @@ impl Pool {
         if state.in_pool {
             state.update_leaving(leaving, leaving_before, &**saturation);
             saturation.load_changed(&state.facts, before, state.load);
+            self.refresh_readings();
+            self.refresh_ready(key);
+        } else if state.is_idle() {
+            self.endpoints.remove(&key);
+        }
+    }
+
+    /// The same where saturation goes by what endpoints say of themselves: it hears of the occasion, too.
+    fn change_estimated_load(&mut self, key: EndpointKey, occasion: Occasion, change: impl FnOnce(&mut Load)) {
+        let Self { endpoints, saturation, .. } = self;
+        let Some(state) = endpoints.get_mut(&key) else {
+            debug_assert!(false, "load changed on an endpoint that was forgotten");
+            return;
+        };
+        let before = state.load;
+        change(&mut state.load);
+        if state.in_pool {
+            saturation.load_changed(&state.facts, before, state.load);
+        }
+        if let Some(estimate) = saturation.estimate_mut() {
+            match occasion {
+                Occasion::Started(at) => estimate.started(&state.facts, at),
+                Occasion::Ended { now, started, departure } => estimate.ended(now, key, started, departure),
+                Occasion::TokensDone => {}
+            }
+        }
+        if state.in_pool {
             self.refresh_readings();
             self.refresh_ready(key);
         } else if state.is_idle() {
@@ -369,13 +482,15 @@ impl Pool {
         }
     }
 
-    /// What is booked per endpoint, by key.
-    pub(crate) fn loads(&self) -> BTreeMap<EndpointKey, EndpointStats> {
+    /// What is booked, and known, per endpoint, by key.
+    pub(crate) fn endpoint_stats(&self, now: Time) -> BTreeMap<EndpointKey, EndpointStats> {
+        let estimate = self.estimate();
         let stats = |state: &EndpointState| EndpointStats {
             in_pool: state.in_pool,
             load: state.load,
             reserved: state.reserved,
             limit: state.limit,
+            seen: estimate.filter(|_| state.in_pool).and_then(|estimate| estimate.seen(now, state.facts.key)),
         };
         self.endpoints.iter().map(|(&key, state)| (key, stats(state))).collect()
     }

@@ -27,6 +27,9 @@ pub struct Stats {
     /// Ceilings are counted and not applied: every band is let in up to a saturation of 1.
     pub dry_run_ceilings: bool,
     pub endpoints: BTreeMap<EndpointKey, EndpointStats>,
+    /// Endpoints of the pool that have said nothing of themselves for too long. None where saturation does not go by
+    /// what they say.
+    pub stale_endpoints: Option<u64>,
     /// By priority; kept after a band is gone.
     pub totals: BTreeMap<Priority, BandTotals>,
     /// Ceilings that rose toward lower priority and were flattened.

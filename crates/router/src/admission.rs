@@ -92,6 +92,19 @@ impl Admission {
         self.shared.observe(signal);
     }
 
+    /// Tells the engine what `endpoint` last said of itself.
+    pub fn scraped(&self, endpoint: &Endpoint) {
+        if let Some(sample) = endpoint.scraped() {
+            self.shared.call(|engine, now| engine.scraped(now, keys::key_of(endpoint), &sample));
+        }
+    }
+
+    /// Has `scrape` called, from now on, with the [serial number](Endpoint::serial) of each endpoint that should be scraped
+    /// at once because somebody waits for what it says. It must not block. The first call counts.
+    pub fn on_doubt(&self, scrape: impl Fn(u64) + Send + Sync + 'static) {
+        self.shared.scrape_now.get_or_init(|| Box::new(scrape));
+    }
+
     pub fn stats(&self) -> Stats {
         self.shared.look(Engine::stats)
     }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use sluice_core::Endpoint;
+use sluice_core::{Clock, Endpoint};
 use sluice_flow::policy::{EndpointFacts, SaturationDetector};
 use sluice_flow::{Load, Partition, PoolMember};
 
@@ -19,24 +19,34 @@ pub enum Gatekeeper {
 
 /// Refuses sheddable work when the endpoints it may use are saturated.
 #[derive(Debug)]
-pub struct SheddingGate(Arc<dyn SaturationDetector>);
+pub struct SheddingGate {
+    detector: Arc<dyn SaturationDetector>,
+    clock: Arc<dyn Clock>,
+}
 
 impl SheddingGate {
-    pub fn new(detector: Arc<dyn SaturationDetector>) -> Self {
-        Self(detector)
+    pub fn new(detector: Arc<dyn SaturationDetector>, clock: Arc<dyn Clock>) -> Self {
+        Self { detector, clock }
     }
 
     /// Looks at nothing but these endpoints.
     pub(crate) fn is_saturated<'a>(&self, endpoints: impl IntoIterator<Item = &'a Arc<Endpoint>>) -> bool {
+        let now = self.clock.now();
         let pool: Vec<_> = members(endpoints)
             .into_iter()
-            .map(|PoolMember { endpoint, stages, max_concurrency, .. }| {
+            .map(|PoolMember { key, endpoint, stages, max_concurrency }| {
                 let load = Load { requests: endpoint.load().requests(), tokens: endpoint.load().tokens() };
-                (EndpointFacts { partitions: stages.partitions(), max_concurrency }, load)
+                (EndpointFacts { key, partitions: stages.partitions(), max_concurrency }, load, endpoint.scraped())
             })
             .collect();
-        let mut state = self.0.new_state();
-        state.reset(&pool);
+        let mut state = self.detector.new_state();
+        state.advance(now);
+        state.reset(&pool.iter().map(|(facts, load, _)| (*facts, *load)).collect::<Vec<_>>());
+        if let Some(estimate) = state.estimate_mut() {
+            for (facts, _, sample) in &pool {
+                sample.iter().for_each(|sample| estimate.scraped(now, facts, sample));
+            }
+        }
         state.reading(Partition::Pool).saturation() >= 1.0
     }
 }
@@ -45,7 +55,7 @@ impl SheddingGate {
 mod tests {
     use std::collections::BTreeMap;
 
-    use sluice_core::{EndpointId, EndpointUid};
+    use sluice_core::{EndpointId, EndpointUid, SystemClock};
     use sluice_plugins::flow::ConcurrencyDetector;
 
     use super::*;
@@ -59,7 +69,7 @@ mod tests {
         let (busy, idle) = (endpoint("busy"), endpoint("idle"));
         assert!(busy.load().try_book(u64::MAX));
         let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
-        let gate = SheddingGate::new(Arc::new(detector));
+        let gate = SheddingGate::new(Arc::new(detector), Arc::new(SystemClock::start()));
         assert!(gate.is_saturated([&busy]));
         assert!(!gate.is_saturated([&idle]));
         assert!(!gate.is_saturated([&busy, &idle]), "half of what they can take");

@@ -295,7 +295,9 @@ fn a_request_without_a_body_is_placed_but_not_counted() {
 #[test]
 fn only_sheddable_work_is_shed_without_queues() {
     let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
-    let world = World::new(&[1], |_| (Gatekeeper::Shedding(SheddingGate::new(Arc::new(detector))), None));
+    let world = World::new(&[1], |_| {
+        (Gatekeeper::Shedding(SheddingGate::new(Arc::new(detector), Arc::new(SystemClock::start()))), None)
+    });
     let (_, held) = destination_of(world.place(-1, None));
     let rejection = world.place(-1, None).unwrap().unwrap_err();
     assert!(matches!(rejection, Rejection::Shed { retry_after: 1..=2 }), "{rejection:?}");

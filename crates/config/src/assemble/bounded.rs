@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sluice_core::{Endpoint, Time};
-use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
-use sluice_flow::{Load, Partition, Partitions, Stages};
+use sluice_flow::policy::{BookingLimit, EndpointFacts, Estimate, Reading, Saturation, SaturationDetector};
+use sluice_flow::{EndpointKey, Load, Partition, Partitions, Stages};
 
 use super::Assembler;
 use crate::FlowControl;
@@ -48,7 +48,7 @@ impl Assembler<'_, '_> {
 
 /// Whether `gate` may find a pool saturated whose endpoints have as much in flight as `filter` lets them.
 fn closes_when_full(gate: &dyn SaturationDetector, filter: &dyn SaturationDetector) -> bool {
-    let endpoint = EndpointFacts { partitions: Stages::BOTH.partitions(), max_concurrency: None };
+    let endpoint = EndpointFacts { key: EndpointKey(0), partitions: Stages::BOTH.partitions(), max_concurrency: None };
     let BookingLimit { requests, tokens } = filter.new_state().booking_limit(&endpoint);
     let full = Load { requests: requests.min(Endpoint::MAX_LIMIT), tokens: tokens.min(Endpoint::MAX_LIMIT) };
     let mut state = gate.new_state();
@@ -109,6 +109,10 @@ impl Saturation for BoundedState {
         self.gate.endpoint_units(endpoint, load)
     }
 
+    fn most_freed(&self, endpoint: &EndpointFacts, load: Load) -> u64 {
+        self.gate.most_freed(endpoint, load)
+    }
+
     fn demand_units(&self, partition: Partition, load: Load) -> u64 {
         self.gate.demand_units(partition, load)
     }
@@ -131,5 +135,13 @@ impl Saturation for BoundedState {
 
     fn advance(&mut self, now: Time) {
         self.gate.advance(now);
+    }
+
+    fn estimate(&self) -> Option<&dyn Estimate> {
+        self.gate.estimate()
+    }
+
+    fn estimate_mut(&mut self) -> Option<&mut dyn Estimate> {
+        self.gate.estimate_mut()
     }
 }

@@ -23,6 +23,9 @@ impl Engine {
     pub(super) fn run(&mut self) {
         self.dispatch();
         self.plan_evictions();
+        if self.pool.estimates() {
+            self.ask_for_scrapes();
+        }
     }
 
     /// The pass alone.

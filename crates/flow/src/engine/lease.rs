@@ -12,6 +12,8 @@ use crate::effect::{Ended, Outcome};
 use crate::invariant::check;
 use crate::item::{Lease, State};
 use crate::load::{EndpointKey, Load, Stage};
+use crate::policy::Departure;
+use crate::pool::Occasion;
 use crate::start::{Park, Start, StartError, TokensAtFirstChunk};
 use crate::ticket::Ticket;
 
@@ -35,12 +37,13 @@ impl Engine {
         }
         self.take_back_charge(ticket, reserved);
         for booking in &start.bookings {
-            self.pool.change_load(booking.endpoint, |load| load.add(Load::one(booking.tokens)));
+            let occasion = Occasion::Started(self.now);
+            self.pool.change_load(booking.endpoint, occasion, |load| load.add(Load::one(booking.tokens)));
         }
         self.starts += 1;
         self.leases.started += 1;
         let Start { bookings, progress } = start;
-        let lease = Lease { bookings, started: self.starts, progress, victim: None, revoked: None };
+        let lease = Lease { bookings, started: self.starts, since: self.now, progress, victim: None, revoked: None };
         let item = &mut self.items[ticket];
         item.state = State::Started(Box::new(lease));
         let priority = item.priority;
@@ -89,25 +92,28 @@ impl Engine {
     pub fn first_chunk(&mut self, now: Time, ticket: Ticket, tokens: TokensAtFirstChunk) {
         self.advance(now);
         self.delist_victim(ticket);
+        let now = self.now;
         let Some(lease) = self.lease_mut(ticket) else { return };
         let pending = lease.revoked.is_some_and(|revoked| revoked.pending);
-        let mut changes: SmallVec<[(EndpointKey, Load); 2]> = SmallVec::new();
+        let prefill_over = Occasion::Ended { now, started: lease.since, departure: Departure::Over };
+        let mut changes: SmallVec<[(EndpointKey, Occasion, Load); 2]> = SmallVec::new();
         lease.bookings.retain(|booking| {
             if booking.stage == Stage::Prefill {
-                changes.push((booking.endpoint, Load::one(booking.tokens)));
+                changes.push((booking.endpoint, prefill_over, Load::one(booking.tokens)));
                 return false;
             }
             if tokens == TokensAtFirstChunk::Release {
-                changes.push((booking.endpoint, Load { requests: 0, tokens: booking.tokens }));
+                let done = Load { requests: 0, tokens: booking.tokens };
+                changes.push((booking.endpoint, Occasion::TokensDone, done));
                 booking.tokens = 0;
             }
             true
         });
-        for (endpoint, over) in changes {
+        for (endpoint, occasion, over) in changes {
             if pending {
                 self.pool.change_revoking(endpoint, |revoking| revoking.sub(over));
             }
-            self.pool.change_load(endpoint, |load| load.sub(over));
+            self.pool.change_load(endpoint, occasion, |load| load.sub(over));
         }
         self.reweigh(ticket);
         self.run();
@@ -179,9 +185,12 @@ impl Engine {
         let item = &mut self.items[ticket];
         let State::Started(lease) = &mut item.state else { return };
         let bookings = std::mem::take(&mut lease.bookings);
+        let is_revoked = lease.revoked.is_some_and(|revoked| !revoked.dry);
+        let departure = if is_revoked { Departure::Revoked } else { Departure::Over };
+        let occasion = Occasion::Ended { now: self.now, started: lease.since, departure };
         let (priority, flow, cost) = (item.priority, item.flow, item.tokens);
         for booking in bookings {
-            self.pool.change_load(booking.endpoint, |load| load.sub(Load::one(booking.tokens)));
+            self.pool.change_load(booking.endpoint, occasion, |load| load.sub(Load::one(booking.tokens)));
         }
         check!(self.violations, F9, self.leases.started > 0);
         self.leases.started = self.leases.started.saturating_sub(1);

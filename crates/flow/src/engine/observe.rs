@@ -33,6 +33,7 @@ impl Engine {
         }
         self.expire_due();
         self.run();
+        self.watch_staleness();
     }
 
     fn replace_pool(&mut self, members: Vec<PoolMember>) {
@@ -41,7 +42,7 @@ impl Engine {
             self.forget_targets(ticket);
         }
         let before = self.pool.stages();
-        self.pool.replace(members);
+        self.pool.replace(self.now, members);
         self.reweigh_all();
         for &ticket in &hinted {
             self.find_targets(ticket);
@@ -91,8 +92,13 @@ impl Engine {
         }
         if !Arc::ptr_eq(&old.detector, &self.config.detector) {
             let charges = self.items.values().filter(|item| matches!(item.state, State::Granted { .. }));
-            let charges: Vec<_> = charges.map(|item| (item.stages.partitions(), item.tokens)).collect();
-            self.pool.replace_saturation(self.config.detector.new_state(), charges.into_iter());
+            let charges = charges.map(|item| (item.stages.partitions(), item.tokens));
+            let leases = self.items.values().filter_map(|item| match &item.state {
+                State::Started(lease) => Some(lease),
+                State::New | State::Queued | State::Granted { .. } | State::Parked => None,
+            });
+            let starts = leases.flat_map(|lease| lease.bookings.iter().map(|booking| (booking.endpoint, lease.since)));
+            self.pool.replace_saturation(self.now, self.config.detector.new_state(), charges, starts);
         }
         // What is set aside on the way is taken off what was counted by the same rules.
         self.recount_demand();
@@ -104,6 +110,7 @@ impl Engine {
         self.recount_demand();
         self.rekey_deadlines();
         self.reclaim_target = 0;
+        self.next_ask = None;
         let left_dry_run = old.dry_run.eviction && !self.config.dry_run.eviction;
         // The victim order may be another, or eviction on or off.
         let tickets: Vec<Ticket> = self.items.keys().collect();

@@ -49,6 +49,8 @@ impl Engine {
             invalid_ttls,
             revocation_stats,
             reclaim_target,
+            next_ask: _,
+            stale_watch: _,
             effects: _,
             violations,
         } = self;
@@ -61,7 +63,8 @@ impl Engine {
             saturation: saturation.collect(),
             effective_saturation: pool.worst(),
             dry_run_ceilings: config.dry_run.ceilings,
-            endpoints: pool.loads(),
+            endpoints: pool.endpoint_stats(now),
+            stale_endpoints: pool.estimate().map(|estimate| estimate.stale_endpoints()),
             totals: totals.clone(),
             flattened_ceilings: *flattened_ceilings,
             invalid_ttls: *invalid_ttls,

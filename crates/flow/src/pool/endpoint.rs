@@ -8,7 +8,7 @@ use sluice_core::Endpoint;
 use super::ParkRank;
 use crate::eviction::VictimKey;
 use crate::load::{Load, PerPartition};
-use crate::policy::{BookingLimit, EndpointFacts, Saturation};
+use crate::policy::{BookingLimit, EndpointFacts, Saturation, Seen};
 
 #[derive(Debug)]
 pub(crate) struct EndpointState {
@@ -64,11 +64,13 @@ impl EndpointState {
 }
 
 /// One endpoint in [`crate::Stats`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EndpointStats {
     pub in_pool: bool,
     pub load: Load,
     /// Kept for granted tickets that had been parked.
     pub reserved: Load,
     pub limit: BookingLimit,
+    /// Of an endpoint of the present pool, where saturation goes by what endpoints say of themselves.
+    pub seen: Option<Seen>,
 }

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use sluice_flow::EndpointKey;
+
 use super::*;
 
 fn decode() -> Partitions {
@@ -7,7 +9,7 @@ fn decode() -> Partitions {
 }
 
 fn facts(max_concurrency: Option<u64>) -> EndpointFacts {
-    EndpointFacts { partitions: decode(), max_concurrency }
+    EndpointFacts { key: EndpointKey(0), partitions: decode(), max_concurrency }
 }
 
 fn detector(mode: ConcurrencyMode) -> ConcurrencyDetector {

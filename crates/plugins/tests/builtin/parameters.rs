@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use insta::assert_snapshot;
 use sluice_config::{Assembled, Options, Source, load, reload};
-use sluice_flow::Stages;
 use sluice_flow::policy::EndpointFacts;
+use sluice_flow::{EndpointKey, Stages};
 use sluice_plugins::BUILTIN;
 
 use crate::read;
@@ -134,7 +134,7 @@ schedulingProfiles: [{name: main, plugins: [";
         let assembled = read(&format!("{detectors}{listed}]}}]\n")).unwrap();
         let detector = assembled.flow_control.unwrap().config.detector.new_state();
         let partitions = Stages::DECODE.partitions();
-        detector.booking_limit(&EndpointFacts { partitions, max_concurrency: None }).requests
+        detector.booking_limit(&EndpointFacts { key: EndpointKey(0), partitions, max_concurrency: None }).requests
     };
     assert_eq!(limit("{pluginRef: gate}"), 5);
     assert_eq!(limit("{pluginRef: lower}"), 2);

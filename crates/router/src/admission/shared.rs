@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use prometheus::Histogram;
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
 use sluice_core::{Clock, Endpoint, Time};
-use sluice_flow::{Effect, Engine, RevokeCause, SOFT_BAND_LIMIT, Signal, Verdict, Waiter};
+use sluice_flow::{Effect, EndpointKey, Engine, RevokeCause, SOFT_BAND_LIMIT, Signal, Verdict, Waiter};
 use smallvec::SmallVec;
 
 use super::keys::members;
@@ -42,22 +42,39 @@ pub(super) struct Shared {
     pub(super) alarm: Alarm,
     /// Observes how long each change of the engine takes, if anybody wants to know.
     pub(super) passes: OnceLock<Histogram>,
+    /// Scrapes an endpoint before its time, if anybody can.
+    pub(super) scrape_now: OnceLock<ScrapeNow>,
 }
+
+/// Has the endpoint with this serial number scraped at once. It must not block.
+pub(super) type ScrapeNow = Box<dyn Fn(u64) + Send + Sync>;
 
 /// What has to be done once the lock is free.
 #[derive(Default)]
 struct Later {
     wake: SmallVec<[Waker; 8]>,
     many_bands: Option<usize>,
+    scrape: SmallVec<[EndpointKey; 4]>,
+    stale: Option<(u64, u64)>,
 }
 
 impl Later {
-    fn run(self) {
+    fn run(self, scrape_now: &OnceLock<ScrapeNow>) {
         for waker in self.wake {
             waker.wake();
         }
         if let Some(bands) = self.many_bands {
             tracing::warn!(bands, soft_limit = SOFT_BAND_LIMIT, "more priority bands than admission is meant for");
+        }
+        if let Some(scrape_now) = scrape_now.get() {
+            self.scrape.iter().for_each(|endpoint| scrape_now(endpoint.0));
+        }
+        match self.stale {
+            Some((0, endpoints)) => tracing::info!(endpoints, "the metrics of all endpoints are fresh again"),
+            Some((stale, endpoints)) => {
+                tracing::warn!(stale, endpoints, "endpoints whose metrics are too old to tell how full they are");
+            }
+            None => {}
         }
     }
 }
@@ -88,6 +105,8 @@ impl State {
                     }
                 }
                 Effect::ManyBands { bands } => later.many_bands = Some(bands),
+                Effect::Scrape { endpoint } => later.scrape.push(endpoint),
+                Effect::Stale { stale, endpoints } => later.stale = Some((stale, endpoints)),
             }
         }
     }
@@ -96,7 +115,13 @@ impl State {
 impl Shared {
     pub(super) fn new(engine: Engine, clock: StdArc<dyn Clock>) -> Self {
         let state = State { engine, mailboxes: SlotMap::with_key(), armed: Time::MAX };
-        Self { state: Mutex::new(state), clock, alarm: Alarm::default(), passes: OnceLock::new() }
+        Self {
+            state: Mutex::new(state),
+            clock,
+            alarm: Alarm::default(),
+            passes: OnceLock::new(),
+            scrape_now: OnceLock::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,7 +150,7 @@ impl Shared {
             }
             (result, earlier)
         };
-        later.run();
+        later.run(&self.scrape_now);
         if earlier {
             self.alarm.set();
         }

@@ -364,6 +364,7 @@ impl World {
                 }
                 Effect::Revoke { waiter: Waiter(request), cause, .. } => Seen::Revoked { request, cause },
                 Effect::ManyBands { .. } => unreachable!("the operations know few priorities"),
+                Effect::Scrape { .. } | Effect::Stale { .. } => unreachable!("the detector counts what is booked"),
             };
             self.effects.push(seen);
         }
