@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser};
 use sluice_config::Quantity;
 use sluice_core::GoDuration;
 
@@ -213,9 +213,18 @@ impl Flags {
     }
 }
 
+/// What the process is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Serve,
+    /// Say what is wrong with the configuration and the flags, print the configuration in force, and end.
+    Check,
+}
+
 /// A command line that was understood.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandLine {
+    pub(crate) task: Task,
     pub(crate) flags: Flags,
     /// Flags that were given and change nothing, as they are written.
     pub(crate) ignored: Vec<String>,
@@ -223,11 +232,25 @@ pub(crate) struct CommandLine {
 
 impl CommandLine {
     pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
-        let matches = Flags::command().try_get_matches_from(without_empty(arguments))?;
-        let flags = Flags::from_arg_matches(&matches)?;
+        let matches = command().try_get_matches_from(without_empty(arguments))?;
+        let (task, matches) = match matches.subcommand() {
+            Some((_check, matches)) => (Task::Check, matches),
+            None => (Task::Serve, &matches),
+        };
+        let flags = Flags::from_arg_matches(matches)?;
         flags.check()?;
-        Ok(Self { flags, ignored: ignored(&matches) })
+        Ok(Self { task, flags, ignored: ignored(matches) })
     }
+}
+
+/// The command line of the process, and of its check with the same flags.
+pub(crate) fn command() -> Command {
+    let check = "Say what is wrong with these flags and the configuration, print the configuration with everything filled \
+                 in and the slots of each band, and end: with 64 if the process would not start.";
+    Flags::command()
+        .args_conflicts_with_subcommands(true)
+        .disable_help_subcommand(true)
+        .subcommand(Flags::command().name("check").about(check).long_about(None))
 }
 
 /// The arguments without flags that have an empty value, as charts pass them for what is not set.

@@ -121,7 +121,21 @@ fn an_empty_value_leaves_the_default_or_what_was_given() {
 
 #[test]
 fn the_definition_holds_together() {
-    Flags::command().debug_assert();
+    command().debug_assert();
+}
+
+#[test]
+fn a_check_takes_the_same_flags() {
+    let line = parse("epp check --config-file a --pool-name lab --tracing=false --secure-serving=false").unwrap();
+    assert_eq!(line.task, Task::Check);
+    assert_eq!(line.flags.config_source(), ConfigSource::File("a".into()));
+    assert_eq!((line.flags.secure_serving, line.ignored), (false, vec!["--tracing".to_owned()]));
+    assert_eq!(parse("epp --config-file check").unwrap().task, Task::Serve, "a value is no task");
+    assert_eq!(parse("epp check").unwrap().flags.config_source(), ConfigSource::BuiltIn);
+    for refused in ["epp --config-file a check", "epp check stray", "epp check check", "epp checks", "epp help"] {
+        assert!(parse(refused).is_err(), "{refused}");
+    }
+    assert!(parse("epp check --config-file a --config-text b").is_err());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `epp`: wires the parts of Sluice together and decides nothing.
 
 mod certificate;
+mod check;
 mod connection;
 mod debug;
 mod descriptors;

@@ -9,7 +9,7 @@ use rand::TryRng as _;
 use sluice_config::settings::{
     self, DrainQueued, HeaderOnly, MessageTimeout, RefusalBody, TrustSource, UnknownObjective,
 };
-use sluice_config::{Assembled, FlowControl, Options, Settings, Severity, Source};
+use sluice_config::{Assembled, Diagnostics, FlowControl, Options, Settings, Severity, Source};
 use sluice_core::{Priority, SystemClock, Tasks};
 use sluice_data::EndpointTable;
 use sluice_extproc::{Bodies, Metrics, MidStream, RefusalStyle, Service, ServiceSettings};
@@ -23,21 +23,24 @@ use sluice_router::{
 };
 use tokio::runtime::{Handle, Runtime};
 
-use crate::flags::{CommandLine, ConfigSource, Flags};
+use crate::flags::{CommandLine, ConfigSource, Flags, Task};
 use crate::pool_view::PoolView;
 use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
 use crate::tasks::RuntimeTasks;
 use crate::tls::Tls;
-use crate::{descriptors, logging, memory};
+use crate::{check, descriptors, logging, memory};
 
 /// The command line or the configuration is wrong (`EX_USAGE`).
-const EXIT_SETUP: u8 = 64;
-const EXIT_FAILURE: u8 = 1;
+pub(crate) const EXIT_SETUP: u8 = 64;
+pub(crate) const EXIT_FAILURE: u8 = 1;
+
+pub(crate) const NO_ENDPOINTS: &str = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef (endpoints from Kubernetes are \
+     not available in this version)";
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(crate) enum Failure {
     /// Each line is one mistake.
     #[error("the configuration is not valid")]
     Setup(Vec<String>),
@@ -46,7 +49,7 @@ enum Failure {
 }
 
 impl Failure {
-    fn setup(mistake: impl Into<String>) -> Self {
+    pub(crate) fn setup(mistake: impl Into<String>) -> Self {
         Self::Setup(vec![mistake.into()])
     }
 }
@@ -60,6 +63,9 @@ pub(crate) fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_SETUP) } else { ExitCode::SUCCESS };
         }
     };
+    if line.task == Task::Check {
+        return check::run(&line);
+    }
     logging::start(&line.flags);
     match run(&line) {
         Ok(()) => ExitCode::SUCCESS,
@@ -120,9 +126,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         as_previous: _,
     } = assembled;
     let Some(discovery) = discovery else {
-        let what = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef \
-                    (endpoints from Kubernetes are not available in this version)";
-        return Err(Failure::setup(what));
+        return Err(Failure::setup(NO_ENDPOINTS));
     };
     let tls = flags.tls().map(Tls::new).transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
     check_descriptors(flow_control.as_ref());
@@ -249,8 +253,9 @@ fn start_admission(
     admission
 }
 
-fn load(flags: &Flags) -> Result<Assembled, Failure> {
-    let source = match flags.config_source() {
+/// The text of the configuration.
+pub(crate) fn source(flags: &Flags) -> Result<Source, Failure> {
+    Ok(match flags.config_source() {
         ConfigSource::File(path) => {
             let text = std::fs::read(&path)
                 .map_err(|error| Failure::setup(format!("--config-file {}: {error}", path.display())))?;
@@ -258,9 +263,17 @@ fn load(flags: &Flags) -> Result<Assembled, Failure> {
         }
         ConfigSource::Text(text) => Source::new("--config-text", text),
         ConfigSource::BuiltIn => Source::built_in(),
-    };
+    })
+}
+
+/// What `source` describes, or what is wrong with it.
+pub(crate) fn read(source: &Source, flags: &Flags) -> Result<Assembled, Diagnostics> {
     let options = Options { allow_experimental_plugins: flags.allow_experimental_plugins, ..Options::default() };
-    sluice_config::load(&source, BUILTIN, &options).map_err(|diagnostics| {
+    sluice_config::load(source, BUILTIN, &options)
+}
+
+fn load(flags: &Flags) -> Result<Assembled, Failure> {
+    read(&source(flags)?, flags).map_err(|diagnostics| {
         for warning in diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Warning) {
             tracing::warn!("{warning}");
         }

@@ -22,9 +22,11 @@ mod quantity;
 mod raw;
 mod resolve;
 pub mod settings;
+mod slots;
 mod source;
 mod timeout;
 mod weight;
+mod yaml;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,7 @@ pub use diagnostics::{Diagnostic, Diagnostics, Position, Severity};
 pub use plugin::{BuildContext, BuildError, Plugin, PluginType, Roles, Stability};
 pub use quantity::{ByteSize, Count, Quantity, QuantityError};
 pub use settings::Settings;
+pub use slots::{BandSlots, Slots};
 pub use source::Source;
 pub use timeout::Timeout;
 

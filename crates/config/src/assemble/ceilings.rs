@@ -1,13 +1,12 @@
 //! Bands that are set up so that none of their requests is ever let in.
 
-use sluice_core::Time;
-use sluice_flow::policy::BandView;
 use sluice_flow::{Config, DesiredPriorities};
 
 use super::Assembler;
 use crate::diagnostics::Remark;
 use crate::document::{Document, Located};
 use crate::resolve::Choice;
+use crate::slots::ceilings_at_start;
 
 impl Assembler<'_, '_> {
     /// Warns of ceilings of 0 for the bands that are there from the start, where ceilings are applied.
@@ -20,15 +19,9 @@ impl Assembler<'_, '_> {
         if config.dry_run.ceilings {
             return;
         }
-        let mut priorities = desired.clone();
-        priorities.extend(config.bands.keys().copied());
-        priorities.insert(sluice_core::Priority(0));
-        let view = |priority| BandView { priority, provisioned: true };
-        let bands: Vec<BandView> = priorities.into_iter().rev().map(view).collect();
-        let mut ceilings = vec![1.0; bands.len()];
-        config.usage_limit.new_state().ceilings(Time::ZERO, &bands, 0.0, &mut ceilings);
-        let closed = bands.iter().zip(&ceilings).filter(|(_, ceiling)| **ceiling <= 0.0);
-        let closed: Vec<String> = closed.map(|(band, _)| band.priority.to_string()).collect();
+        let ceilings = ceilings_at_start(config, desired);
+        let closed = ceilings.iter().filter(|(_, ceiling)| *ceiling <= 0.0);
+        let closed: Vec<String> = closed.map(|(priority, _)| priority.to_string()).collect();
         if closed.is_empty() {
             return;
         }
