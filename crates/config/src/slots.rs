@@ -2,7 +2,7 @@
 
 use sluice_core::{Endpoint, Priority, Time};
 use sluice_flow::policy::{BandView, EndpointFacts, SaturationDetector};
-use sluice_flow::{Config, DesiredPriorities, Load, Partition, Stages};
+use sluice_flow::{Config, DesiredPriorities, EndpointKey, Load, Partition, Stages};
 
 use crate::FlowControl;
 
@@ -63,7 +63,7 @@ pub(crate) fn ceilings_at_start(config: &Config, desired: &DesiredPriorities) ->
 /// The smallest load on the only endpoint of a pool that saturates it to `ceiling`; none if no load does, or if it is
 /// saturated without any, as by a detector that waits to be told of the endpoint.
 fn first_saturated(detector: &dyn SaturationDetector, unit: impl Fn(u64) -> Load, ceiling: f64) -> Option<u64> {
-    let endpoint = EndpointFacts { partitions: Stages::BOTH.partitions(), max_concurrency: None };
+    let endpoint = EndpointFacts { key: EndpointKey(0), partitions: Stages::BOTH.partitions(), max_concurrency: None };
     let mut state = detector.new_state();
     let mut saturation = |load: u64| {
         state.reset(&[(endpoint, unit(load))]);
