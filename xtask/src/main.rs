@@ -6,6 +6,7 @@
 mod bench;
 mod campaign;
 mod console;
+mod crds;
 mod demo;
 mod fuzz;
 mod mutants;
@@ -32,6 +33,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Runs an experiment through a real Envoy and prints its table
     Campaign(campaign::Arguments),
+    /// Writes the definitions of the kinds in Kubernetes from the types of the picker
+    Crds(crds::Arguments),
     /// Sends chats through a real Envoy to simulated model servers and shows where each went
     Demo(demo::Arguments),
     /// Runs random operations on a part of the product until something breaks
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Campaign(arguments) => campaign::run(&arguments),
+        Command::Crds(arguments) => crds::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Mutants(arguments) => mutants::run(&arguments),

@@ -1,0 +1,46 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn schema(crd: &CustomResourceDefinition) -> Value {
+    let crd = serde_json::to_value(crd).unwrap();
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"].clone()
+}
+
+#[test]
+fn references_to_pools_have_the_defaults_of_the_gateway_api() {
+    for crd in crds() {
+        let pool = schema(&crd)["spec"]["properties"]["poolRef"].clone();
+        assert_eq!(pool["properties"]["group"]["default"], POOL_GROUP);
+        assert_eq!(pool["properties"]["kind"]["default"], "InferencePool");
+        assert_eq!(pool["required"], json!(["name"]));
+    }
+}
+
+#[test]
+fn priorities_and_weights_are_bounded() {
+    let priority = schema(&InferenceObjective::crd())["spec"]["properties"]["priority"].clone();
+    assert_eq!((&priority["type"], &priority["format"]), (&json!("integer"), &json!("int32")));
+    let rule = schema(&InferenceModelRewrite::crd())["spec"]["properties"]["rules"]["items"]["properties"].clone();
+    let weight = rule["targets"]["items"]["properties"]["weight"].clone();
+    assert_eq!((weight["minimum"].as_f64(), weight["maximum"].as_f64()), (Some(1.0), Some(1e6)));
+    let model = rule["matches"]["items"]["properties"]["model"]["properties"].clone();
+    assert_eq!((&model["type"]["enum"], &model["type"]["default"]), (&json!(["Exact"]), &json!("Exact")));
+}
+
+#[test]
+fn the_status_is_a_subresource_with_conditions_by_type() {
+    for crd in crds() {
+        let version = serde_json::to_value(&crd.spec.versions[0]).unwrap();
+        assert_eq!(version["subresources"]["status"], json!({}));
+        let conditions = schema(&crd)["status"]["properties"]["conditions"].clone();
+        assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]));
+        assert_eq!(conditions["default"][0]["status"], "Unknown");
+    }
+}
+
+#[test]
+fn an_objective_may_leave_out_all_but_the_name_of_its_pool() {
+    let spec: InferenceObjectiveSpec = serde_json::from_value(json!({"poolRef": {"name": "chat"}})).unwrap();
+    assert_eq!((spec.priority, spec.pool_ref.group.as_str()), (None, POOL_GROUP));
+}

@@ -1,0 +1,185 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use sluice_core::{EndpointId, EndpointUid, Priority};
+use sluice_data::EndpointSpec;
+
+use crate::collection::{Collection, Event};
+use crate::objective::Objective;
+use crate::pod::Pod;
+use crate::pool::{Pool, TargetPorts};
+
+/// Which pool it is all about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolId {
+    pub namespace: String,
+    pub name: String,
+    /// The API group by which objectives refer to the pool.
+    pub group: String,
+}
+
+/// Something that a watch has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Pool(Event<Pool>),
+    Pod(Event<Pod>),
+    /// Of the group `llm-d.ai`.
+    Objective(Event<Objective>),
+    /// Of the group that objectives had before.
+    OlderObjective(Event<Objective>),
+}
+
+/// What has been said last of the pool, its pods and its objectives, and what follows from it.
+///
+/// Each kind is as its last list and the events since then have it; a list takes effect when it is complete. The kinds
+/// may be said in any order.
+#[derive(Clone, Debug)]
+pub struct Index {
+    id: PoolId,
+    members: Members,
+    pods: Collection<Pod>,
+    objectives: Collection<Objective>,
+    older_objectives: Collection<Objective>,
+}
+
+/// What makes a pod a member, and on which ports.
+#[derive(Clone, Debug)]
+enum Members {
+    OfPool(Collection<Pool>),
+    /// Without an InferencePool: as the command line says.
+    Selected {
+        selector: String,
+        ports: TargetPorts,
+    },
+}
+
+/// The priorities that the objectives of the pool give.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objectives {
+    pub priorities: BTreeMap<String, Priority>,
+    /// Names that both groups define: `llm-d.ai` wins.
+    pub defined_twice: BTreeSet<String>,
+    /// Names of those that refer to a pool of this name in another API group, and therefore do not count.
+    pub of_other_group: BTreeSet<String>,
+}
+
+impl Index {
+    /// Of an InferencePool and the objectives that refer to it.
+    pub fn of_pool(id: PoolId) -> Self {
+        Self::new(id, Members::OfPool(Collection::default()))
+    }
+
+    /// Of the pods that `selector` chooses, in the form the API server takes.
+    pub fn of_selected(id: PoolId, selector: String, ports: TargetPorts) -> Self {
+        let mut index = Self::new(id, Members::Selected { selector, ports });
+        // Nothing tells of them in this form.
+        index.objectives.apply(Event::Unavailable);
+        index.older_objectives.apply(Event::Unavailable);
+        index
+    }
+
+    fn new(id: PoolId, members: Members) -> Self {
+        let (pods, objectives) = (Collection::default(), Collection::default());
+        Self { id, members, pods, objectives, older_objectives: Collection::default() }
+    }
+
+    /// Tells whether anything that can be asked for here may have changed.
+    pub fn apply(&mut self, change: Change) -> bool {
+        match change {
+            Change::Pool(event) => self.apply_to_pool(event),
+            Change::Pod(event) => self.pods.apply(event),
+            Change::Objective(event) => self.objectives.apply(event),
+            Change::OlderObjective(event) => self.older_objectives.apply(event),
+        }
+    }
+
+    fn apply_to_pool(&mut self, event: Event<Pool>) -> bool {
+        let Members::OfPool(pool) = &mut self.members else { return false };
+        let changed = pool.apply(event);
+        if self.pool().is_none() {
+            // A pool that is made anew may choose others: its pods are listed anew.
+            self.pods.clear();
+        }
+        changed
+    }
+
+    fn pool(&self) -> Option<&Pool> {
+        match &self.members {
+            Members::OfPool(pools) => pools.iter().find(|pool| pool.key.name == self.id.name && !pool.terminating),
+            Members::Selected { .. } => None,
+        }
+    }
+
+    /// Which pods are to be watched, in the form the API server takes; none while there is no pool.
+    pub fn selector(&self) -> Option<String> {
+        match &self.members {
+            Members::OfPool(_) => self.pool().map(Pool::selector),
+            Members::Selected { selector, .. } => Some(selector.clone()),
+        }
+    }
+
+    fn ports(&self) -> Option<&TargetPorts> {
+        match &self.members {
+            Members::OfPool(_) => self.pool().map(|pool| &pool.ports),
+            Members::Selected { ports, .. } => Some(ports),
+        }
+    }
+
+    /// There is a pool, and everything has been listed, be it that there is nothing in it.
+    pub fn is_complete(&self) -> bool {
+        self.ports().is_some()
+            && self.pods.is_listed()
+            && self.objectives.is_listed()
+            && self.older_objectives.is_listed()
+    }
+
+    /// Every port of every routable pod. An address that two pods claim belongs to the later one: what has been left
+    /// behind by the earlier one is not spoken to any more.
+    pub fn endpoints(&self) -> Vec<EndpointSpec> {
+        let mut owners = BTreeMap::<SocketAddr, (&Pod, usize)>::new();
+        for (rank, port) in self.ports().into_iter().flat_map(TargetPorts::ranks) {
+            for pod in self.pods.iter().filter(|pod| pod.routable && pod.serves_on(port)) {
+                let Some(ip) = pod.ip else { continue };
+                let owner = owners.entry(SocketAddr::new(ip, port)).or_insert((pod, rank));
+                if age(owner.0) < age(pod) {
+                    *owner = (pod, rank);
+                }
+            }
+        }
+        owners.into_iter().map(|(address, (pod, rank))| self.endpoint(pod, rank, address)).collect()
+    }
+
+    fn endpoint(&self, pod: &Pod, rank: usize, address: SocketAddr) -> EndpointSpec {
+        EndpointSpec {
+            id: EndpointId::new(&self.id.namespace, &format!("{}-rank-{rank}", pod.key.name)),
+            uid: EndpointUid(pod.key.uid.as_str().into()),
+            address,
+            labels: pod.labels.clone(),
+        }
+    }
+
+    pub fn objectives(&self) -> Objectives {
+        let mut objectives = Objectives::default();
+        for objective in self.older_objectives.iter().chain(self.objectives.iter()) {
+            let name = &objective.key.name;
+            if objective.pool.name != self.id.name {
+                continue;
+            }
+            if objective.pool.group != self.id.group {
+                objectives.of_other_group.insert(name.clone());
+            } else if objectives.priorities.insert(name.clone(), objective.priority).is_some() {
+                objectives.defined_twice.insert(name.clone());
+            }
+        }
+        objectives
+    }
+}
+
+/// Greater for a later pod; two of the same second are told apart somehow, always in the same way.
+fn age(pod: &Pod) -> (i64, &str) {
+    (pod.created, &pod.key.uid)
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

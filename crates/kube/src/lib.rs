@@ -1,0 +1,30 @@
+//! The pool, its pods and its objectives, as a Kubernetes API server tells of them.
+//!
+//! ```text
+//! watch of the pool ─────────┐
+//! watch of its pods ─────────┤            ┌─> EndpointTable
+//! watch of objectives ───────┼──> Index ──┼─> priorities of objectives
+//! watch of older objectives ─┘   (pure)   └─> whether all of it has been listed
+//! ```
+//!
+//! The [`Index`] holds what was last said and knows no clock, no task and no network; [`Kubernetes::follow`] feeds it.
+
+mod collection;
+mod crd;
+mod index;
+mod objective;
+mod pod;
+mod pool;
+mod source;
+mod watch;
+
+pub use collection::{Event, Key};
+pub use crd::{
+    Condition, InferenceModelRewrite, InferenceModelRewriteSpec, InferenceObjective, InferenceObjectiveSpec, MatchType,
+    ModelMatch, ObjectiveStatus, PoolRef, RewriteMatch, RewriteRule, RewriteStatus, RewriteTarget, crds,
+};
+pub use index::{Change, Index, Objectives, PoolId};
+pub use objective::Objective;
+pub use pod::Pod;
+pub use pool::{Pool, TargetPorts};
+pub use source::{AccessError, Kubernetes, Membership};

@@ -1,0 +1,153 @@
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1 as core;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::watcher;
+use kube::{Api, Client, Config};
+use serde::de::DeserializeOwned;
+
+use crate::collection::{Event, Key};
+use crate::crd::POOL_GROUP;
+use crate::index::{Change, Index, PoolId};
+use crate::objective::Objective;
+use crate::pod::{Pod, PodObject};
+use crate::pool::{Pool, TargetPorts};
+use crate::watch::{Watched, events};
+
+/// What makes a pod a member of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// The InferencePool of the pool's name.
+    Pool,
+    /// A label selector in the form the API server takes, and the ports of each pod.
+    Selector { selector: String, ports: TargetPorts },
+}
+
+/// There is no way to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error("neither a kubeconfig nor a service account: {0}")]
+    Config(#[from] kube::config::InferConfigError),
+    #[error("{0}")]
+    Client(#[from] kube::Error),
+}
+
+/// An API server that can be asked.
+#[derive(Clone)]
+pub struct Kubernetes {
+    client: Client,
+    namespace: String,
+}
+
+impl std::fmt::Debug for Kubernetes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kubernetes").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl Kubernetes {
+    /// The server of `$KUBECONFIG`, of `~/.kube/config`, or of the cluster that the process runs in. It is not asked yet.
+    pub async fn find() -> Result<Self, AccessError> {
+        let config = Config::infer().await?;
+        let namespace = config.default_namespace.clone();
+        Ok(Self { client: Client::try_from(config)?, namespace })
+    }
+
+    /// The namespace of the kubeconfig's context or of the service account; `default` where neither names one.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Tells `changed` the state of everything after each change of it, without an end. While the server is away the
+    /// state stays as it was.
+    pub async fn follow(self, id: PoolId, membership: Membership, mut changed: impl FnMut(&Index) + Send) {
+        let mut index = index(&id, membership.clone());
+        let mut others = self.watches(&id, &membership);
+        let mut selector = None;
+        let mut pods: BoxStream<'static, Change> = stream::pending().boxed();
+        loop {
+            let wanted = index.selector();
+            if selector != wanted {
+                pods = wanted.as_ref().map_or_else(|| stream::pending().boxed(), |wanted| self.pods(&id, wanted));
+                selector = wanted;
+            }
+            let change = tokio::select! {
+                // A pool that has changed decides which pods are of interest.
+                biased;
+                Some(change) = others.next() => change,
+                Some(change) = pods.next() => change,
+                else => return,
+            };
+            if index.apply(change) {
+                changed(&index);
+            }
+        }
+    }
+
+    /// Of everything but pods.
+    fn watches(&self, id: &PoolId, membership: &Membership) -> BoxStream<'static, Change> {
+        match membership {
+            Membership::Pool => stream::select(
+                self.pool(id),
+                stream::select(
+                    self.objectives(id, "llm-d.ai").map(Change::Objective),
+                    self.objectives(id, "inference.networking.x-k8s.io").map(Change::OlderObjective),
+                ),
+            )
+            .boxed(),
+            // A stream that has ended would end the whole.
+            Membership::Selector { .. } => stream::pending().boxed(),
+        }
+    }
+
+    fn pool(&self, id: &PoolId) -> BoxStream<'static, Change> {
+        let kind = kind(POOL_GROUP, "v1", "InferencePool");
+        let pool = Watched {
+            api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            selection: watcher::Config::default().fields(&format!("metadata.name={}", id.name)),
+            name: "InferencePool",
+            optional: false,
+            read: |key, object| Ok(Pool::new(key, object.metadata.deletion_timestamp.is_some(), spec(object)?)),
+        };
+        events(pool).map(Change::Pool).boxed()
+    }
+
+    fn pods(&self, id: &PoolId, selector: &str) -> BoxStream<'static, Change> {
+        let kind = ApiResource::erase::<core::Pod>(&());
+        let pods = Watched {
+            api: Api::<PodObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            selection: watcher::Config::default().labels(selector),
+            name: "Pod",
+            optional: false,
+            read: |key, object| Ok(Pod::new(key, object.metadata, object.status.unwrap_or_default())),
+        };
+        events(pods).map(Change::Pod).boxed()
+    }
+
+    fn objectives(&self, id: &PoolId, group: &'static str) -> BoxStream<'static, Event<Objective>> {
+        let kind = kind(group, "v1alpha2", "InferenceObjective");
+        let objectives = Watched {
+            api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            selection: watcher::Config::default(),
+            name: group,
+            optional: true,
+            read: |key: Key, object| Ok(Objective::new(key, spec(object)?)),
+        };
+        events(objectives).boxed()
+    }
+}
+
+fn index(id: &PoolId, membership: Membership) -> Index {
+    match membership {
+        Membership::Pool => Index::of_pool(id.clone()),
+        Membership::Selector { selector, ports } => Index::of_selected(id.clone(), selector, ports),
+    }
+}
+
+fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+}
+
+fn spec<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, String> {
+    serde_json::from_value(object.data["spec"].take()).map_err(|error| error.to_string())
+}
