@@ -13,6 +13,7 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use sluice_follow::{Look, Settled};
 
 /// How often the files are looked at. Two small reads; a new pair is in use after two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -106,15 +107,10 @@ pub(crate) struct Follower {
     files: PairFiles,
     provider: Arc<CryptoProvider>,
     current: Arc<CurrentCertificate>,
-    /// The pair in use.
-    taken: Pem,
-    /// What the last look has found, and whether it has been judged.
-    seen: Option<(Found, bool)>,
+    settled: Settled<Pem>,
     /// 1 while the files hold a pair that is no good.
     failing: IntGauge,
 }
-
-type Found = Result<Pem, String>;
 
 impl Follower {
     /// Reads the pair in `directory`, which must be good.
@@ -124,7 +120,7 @@ impl Follower {
         let current = Arc::new(CurrentCertificate::new(files.parse(&taken, &provider)?));
         let help = "1 while tls.crt and tls.key are no good and the last good ones are in use";
         let failing = IntGauge::new("llm_d_epp_certificate_reload_failing", help)?;
-        Ok(Self { files, provider, current, taken, seen: None, failing })
+        Ok(Self { files, provider, current, settled: Settled::new(taken), failing })
     }
 
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
@@ -146,23 +142,15 @@ impl Follower {
     }
 
     /// Judges what has not changed since the last look: between two writes the certificate and the key do not fit.
-    fn look(&mut self, found: Found) {
-        if found.as_ref() == Ok(&self.taken) {
-            self.seen = None;
-            self.failing.set(0);
-            return;
-        }
-        match &mut self.seen {
-            Some((seen, judged)) if *seen == found => {
-                if !std::mem::replace(judged, true) {
-                    self.judge(found);
-                }
-            }
-            _ => self.seen = Some((found, false)),
+    fn look(&mut self, found: Result<Pem, String>) {
+        match self.settled.look(found) {
+            Look::Nothing => {}
+            Look::InForce => self.failing.set(0),
+            Look::Judge(found) => self.judge(found),
         }
     }
 
-    fn judge(&mut self, found: Found) {
+    fn judge(&mut self, found: Result<Pem, String>) {
         let parse = |pem: Pem| {
             let parsed = self.files.parse(&pem, &self.provider).map_err(|error| format!("{error:#}"))?;
             Ok((pem, parsed))
@@ -170,8 +158,7 @@ impl Follower {
         match found.and_then(parse) {
             Ok((pem, certificate)) => {
                 self.current.0.store(Arc::new(certificate));
-                self.taken = pem;
-                self.seen = None;
+                self.settled.take(pem);
                 self.failing.set(0);
                 tracing::info!(certificate = %self.files.certificate.display(), "certificate reloaded");
             }

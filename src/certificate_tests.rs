@@ -98,7 +98,7 @@ fn a_new_pair_is_taken_once_it_has_settled() {
 }
 
 #[test]
-fn a_broken_pair_leaves_the_last_good_one_and_is_judged_once() {
+fn a_broken_pair_leaves_the_last_good_one() {
     let directory = tempfile::tempdir().unwrap();
     let [(old, old_key), (new, new_key)] = [pair(), pair()];
     write(directory.path(), &old, &old_key);
@@ -106,17 +106,15 @@ fn a_broken_pair_leaves_the_last_good_one_and_is_judged_once() {
 
     write(directory.path(), "nonsense", &new_key);
     follower.look_again();
-    assert!(matches!(follower.seen, Some((_, false))));
+    assert_eq!(follower.failing.get(), 0, "it may not be written in full yet");
     for _ in 0..3 {
         follower.look_again();
-        assert!(matches!(follower.seen, Some((_, true))));
         assert_eq!(follower.failing.get(), 1);
         assert_eq!(follower.shown(), certificate(&old));
     }
 
     fs::remove_file(directory.path().join("tls.key")).unwrap();
     follower.look_again();
-    assert!(matches!(follower.seen, Some((Err(_), false))), "another mistake is news");
     follower.look_again();
     assert_eq!(follower.shown(), certificate(&old));
 
@@ -138,7 +136,7 @@ fn a_pair_that_is_put_back_is_no_news() {
     follower.look_again();
     write(directory.path(), &good, &key);
     follower.look_again();
-    assert!(follower.seen.is_none() && follower.failing.get() == 0);
+    assert_eq!(follower.failing.get(), 0);
     assert_eq!(follower.shown(), certificate(&good));
 }
 

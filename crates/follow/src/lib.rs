@@ -7,11 +7,15 @@
 //!                   ^          │ once a second, whatever the bell says
 //! process ends ─stop┘          └─ arms the watch anew when other directories hold the file
 //! ```
+//!
+//! Whoever reads several files that belong together tells by [`Settled`] when they have been replaced for good.
 
 mod bell;
 mod file;
 mod follower;
+mod settled;
 mod watch;
 
 pub use file::{Content, FileError, FollowedFile};
 pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, Verdict};
+pub use settled::{Look, Settled};

@@ -1,0 +1,261 @@
+//! Reads one page from one endpoint, over a connection that is kept for the next time.
+//!
+//! The connection is driven by whoever reads, so that an endpoint at rest costs nothing.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HOST, LOCATION, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+
+use super::tls::CurrentTls;
+
+/// A page takes at most this long, connecting included.
+pub(super) const DEADLINE: Duration = Duration::from_secs(1);
+
+/// Bytes of a page, packed and unpacked.
+pub(super) const MAX_PAGE: usize = 8 << 20;
+
+/// What is read at once. A page of 60 kB comes in one piece or two.
+const READ_BUFFER: usize = 64 << 10;
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error("no complete answer within {}s", DEADLINE.as_secs())]
+    Deadline,
+    #[error("cannot connect: {0}")]
+    Connect(std::io::Error),
+    #[error("no TLS: {0}")]
+    Tls(std::io::Error),
+    #[error("status {}", .0.as_u16())]
+    Status(StatusCode),
+    #[error("redirected to {to:?} with status {}, which is not followed", status.as_u16())]
+    Redirect { status: StatusCode, to: String },
+    #[error("more than {MAX_PAGE} bytes")]
+    TooLarge,
+    #[error("content encoding {0:?}, which was not asked for")]
+    Encoding(String),
+    #[error("damaged gzip: {0}")]
+    Gzip(std::io::Error),
+    #[error("{}", innermost(.0))]
+    Broken(hyper::Error),
+}
+
+/// What lies under the library's own words.
+fn innermost(error: &hyper::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+/// The page that is read from every endpoint.
+#[derive(Clone)]
+pub(super) struct Page {
+    path: PathAndQuery,
+    /// None: the port of the endpoint.
+    port: Option<u16>,
+    /// None: plaintext.
+    tls: Option<CurrentTls>,
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page").field("path", &self.path).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+impl Page {
+    pub(super) const fn new(path: PathAndQuery, port: Option<u16>, tls: Option<CurrentTls>) -> Self {
+        Self { path, port, tls }
+    }
+
+    /// Reads the page of the endpoint at `address`, over `kept` if that is still good. Ends within [`DEADLINE`]. Returns
+    /// the page and the connection for the next time, if it can be used again.
+    pub(super) async fn read(
+        &self,
+        address: SocketAddr,
+        kept: Option<Connection>,
+    ) -> Result<(Vec<u8>, Option<Connection>), ReadError> {
+        let read = tokio::time::timeout(DEADLINE, self.read_over(address, kept));
+        read.await.unwrap_or(Err(ReadError::Deadline))
+    }
+
+    async fn read_over(
+        &self,
+        endpoint: SocketAddr,
+        kept: Option<Connection>,
+    ) -> Result<(Vec<u8>, Option<Connection>), ReadError> {
+        let address = SocketAddr::new(endpoint.ip(), self.port.unwrap_or_else(|| endpoint.port()));
+        let tls = self.tls.as_ref().map(|current| current.load_full());
+        if let Some(kept) = kept.filter(|kept| kept.is_secured_by(tls.as_ref())) {
+            match kept.get(self.request(address)).await {
+                // The server has closed it in the meantime, as it may.
+                Err(Failed { answered: false, .. }) => {}
+                done => return done.map_err(|failed| failed.error),
+            }
+        }
+        let connection = Connection::open(address, tls).await?;
+        connection.get(self.request(address)).await.map_err(|failed| failed.error)
+    }
+
+    fn request(&self, address: SocketAddr) -> Request<Empty<Bytes>> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = self.path.clone().into();
+        let headers = request.headers_mut();
+        if let Ok(host) = HeaderValue::try_from(address.to_string()) {
+            headers.insert(HOST, host);
+        }
+        headers.insert(ACCEPT, HeaderValue::from_static("text/plain;version=0.0.4, */*;q=0.1"));
+        // Packing costs the model server more than the bytes.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(USER_AGENT, HeaderValue::from_static("sluice"));
+        request
+    }
+}
+
+type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// An open connection to an endpoint.
+pub(super) struct Connection {
+    requests: http1::SendRequest<Empty<Bytes>>,
+    driver: Pin<Box<http1::Connection<TokioIo<Stream>, Empty<Bytes>>>>,
+    /// What secures it.
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+/// Why a request had no success, and whether the beginning of an answer has been seen.
+#[derive(Debug)]
+struct Failed {
+    answered: bool,
+    error: ReadError,
+}
+
+impl Connection {
+    async fn open(address: SocketAddr, tls: Option<Arc<ClientConfig>>) -> Result<Self, ReadError> {
+        let socket = TcpStream::connect(address).await.map_err(ReadError::Connect)?;
+        socket.set_nodelay(true).map_err(ReadError::Connect)?;
+        let stream = match &tls {
+            None => Either::Left(socket),
+            Some(config) => {
+                let name = ServerName::IpAddress(IpAddr::into(address.ip()));
+                let secured = TlsConnector::from(Arc::clone(config)).connect(name, socket);
+                Either::Right(Box::new(secured.await.map_err(ReadError::Tls)?))
+            }
+        };
+        let mut builder = http1::Builder::new();
+        builder.read_buf_exact_size(Some(READ_BUFFER));
+        let (requests, driver) = builder.handshake(TokioIo::new(stream)).await.map_err(ReadError::Broken)?;
+        Ok(Self { requests, driver: Box::pin(driver), tls })
+    }
+
+    /// Whether it was made with what secures new connections now.
+    fn is_secured_by(&self, tls: Option<&Arc<ClientConfig>>) -> bool {
+        match (&self.tls, tls) {
+            (Some(own), Some(current)) => Arc::ptr_eq(own, current),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    async fn get(mut self, request: Request<Empty<Bytes>>) -> Result<(Vec<u8>, Option<Self>), Failed> {
+        let Self { requests, driver, .. } = &mut self;
+        let exchange = async {
+            let unanswered = |error| Failed { answered: false, error: ReadError::Broken(error) };
+            requests.ready().await.map_err(unanswered)?;
+            let response = requests.send_request(request).await.map_err(unanswered)?;
+            take_page(response).await.map_err(|error| Failed { answered: true, error })
+        };
+        let (page, open) = alongside(driver.as_mut(), exchange).await;
+        Ok((page?, open.then_some(self)))
+    }
+}
+
+/// Runs `exchange` and, as long as it takes, the connection that it runs on. Tells also whether the connection is open
+/// still.
+async fn alongside<D: Future, E: Future>(mut driver: Pin<&mut D>, exchange: E) -> (E::Output, bool) {
+    let mut exchange = pin!(exchange);
+    let mut open = true;
+    poll_fn(move |cx| {
+        // Its end says nothing about what has arrived by then.
+        if open && driver.as_mut().poll(cx).is_ready() {
+            open = false;
+        }
+        match exchange.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready((output, open)),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// The body of a good response, unpacked.
+async fn take_page(response: Response<Incoming>) -> Result<Vec<u8>, ReadError> {
+    let (head, mut body) = response.into_parts();
+    if head.status.is_redirection() {
+        let to = head.headers.get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        return Err(ReadError::Redirect { status: head.status, to: String::from_utf8_lossy(to).into_owned() });
+    }
+    if head.status != StatusCode::OK {
+        return Err(ReadError::Status(head.status));
+    }
+    let packed = is_packed(head.headers.get(CONTENT_ENCODING))?;
+    let length = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if length > MAX_PAGE {
+        return Err(ReadError::TooLarge);
+    }
+    let mut page = Vec::with_capacity(length);
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(ReadError::Broken)?.into_data() else { continue };
+        if page.len() + piece.len() > MAX_PAGE {
+            return Err(ReadError::TooLarge);
+        }
+        page.extend_from_slice(&piece);
+    }
+    if packed { unpack(&page) } else { Ok(page) }
+}
+
+/// Whether a body is packed with gzip, which some servers do unasked.
+fn is_packed(encoding: Option<&HeaderValue>) -> Result<bool, ReadError> {
+    let Some(encoding) = encoding else { return Ok(false) };
+    let is = |name: &str| encoding.as_bytes().eq_ignore_ascii_case(name.as_bytes());
+    if is("gzip") || is("x-gzip") {
+        Ok(true)
+    } else if is("identity") || encoding.is_empty() {
+        Ok(false)
+    } else {
+        Err(ReadError::Encoding(String::from_utf8_lossy(encoding.as_bytes()).into_owned()))
+    }
+}
+
+fn unpack(packed: &[u8]) -> Result<Vec<u8>, ReadError> {
+    let mut page = Vec::new();
+    let bound = u64::try_from(MAX_PAGE).unwrap_or(u64::MAX).saturating_add(1);
+    let mut plain = flate2::read::MultiGzDecoder::new(packed).take(bound);
+    plain.read_to_end(&mut page).map_err(ReadError::Gzip)?;
+    if page.len() > MAX_PAGE { Err(ReadError::TooLarge) } else { Ok(page) }
+}

@@ -1,0 +1,248 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+
+use super::*;
+
+const INTERVAL: Duration = Duration::from_millis(50);
+
+fn at(millis: u64) -> Time {
+    Time::from_millis(millis)
+}
+
+fn rng() -> SmallRng {
+    SmallRng::seed_from_u64(1)
+}
+
+/// The pause between the end of a scrape and the next one.
+fn pause_after(schedule: &Schedule, now: Time) -> Duration {
+    schedule.next_due().unwrap().saturating_since(now)
+}
+
+fn about(expected: Duration) -> std::ops::RangeInclusive<Duration> {
+    expected.mul_f64(0.899)..=expected.mul_f64(1.101)
+}
+
+/// A schedule with one endpoint whose first scrape has been answered at `now`.
+fn answered_at(now: Time) -> Schedule {
+    let mut schedule = Schedule::new(INTERVAL);
+    schedule.add(now, 1);
+    assert_eq!(schedule.take_due(now), Some(1));
+    assert_eq!(schedule.finished(now, 1, true, &mut rng()), Some(0));
+    schedule
+}
+
+#[test]
+fn an_endpoint_is_due_when_it_appears_and_not_again_while_it_runs() {
+    let mut schedule = Schedule::new(INTERVAL);
+    assert_eq!(schedule.next_due(), None);
+    schedule.add(at(7), 1);
+    assert_eq!(schedule.next_due(), Some(at(7)));
+    assert_eq!(schedule.take_due(at(6)), None);
+    assert_eq!(schedule.take_due(at(7)), Some(1));
+    assert_eq!(schedule.take_due(at(10_000)), None);
+    assert_eq!(schedule.next_due(), None);
+}
+
+#[test]
+fn the_first_interval_is_cut_at_random_and_the_others_are_about_what_was_asked() {
+    let mut schedule = Schedule::new(INTERVAL);
+    let mut rng = rng();
+    for serial in 0..100 {
+        schedule.add(at(0), serial);
+        assert_eq!(schedule.take_due(at(0)), Some(serial));
+        schedule.finished(at(1), serial, true, &mut rng);
+    }
+    let mut firsts = Vec::new();
+    while let Some(due) = schedule.next_due().filter(|due| *due <= at(50)) {
+        let serial = schedule.take_due(due).unwrap();
+        firsts.push(due);
+        let end = due.saturating_add(Duration::from_millis(1));
+        schedule.finished(end, serial, true, &mut rng);
+        let next = schedule.due.iter().find(|(_, of)| *of == serial).unwrap().0;
+        assert!(about(INTERVAL).contains(&next.saturating_since(due)), "{next}");
+    }
+    for tenth in 1..10 {
+        let before = firsts.iter().filter(|first| **first < at(5 * tenth)).count() as u64;
+        assert!(before.abs_diff(10 * tenth) <= 15, "{before} of 100 in {tenth} tenths");
+    }
+}
+
+#[test]
+fn failures_are_asked_after_ever_longer_pauses_and_the_first_answer_ends_that() {
+    let mut schedule = answered_at(at(0));
+    let mut rng = rng();
+    for (failures, pause) in (0..).zip([50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000]) {
+        let begin = schedule.next_due().unwrap();
+        assert_eq!(schedule.take_due(begin), Some(1));
+        let end = begin.saturating_add(Duration::from_secs(1));
+        assert_eq!(schedule.finished(end, 1, false, &mut rng), Some(failures));
+        assert!(about(Duration::from_millis(pause)).contains(&pause_after(&schedule, end)), "after {failures}");
+    }
+    let begin = schedule.next_due().unwrap();
+    schedule.take_due(begin);
+    assert_eq!(schedule.finished(begin, 1, true, &mut rng), Some(10));
+    assert!(about(INTERVAL).contains(&pause_after(&schedule, begin)));
+    schedule.take_due(schedule.next_due().unwrap());
+    assert_eq!(schedule.finished(begin, 1, true, &mut rng), Some(0));
+}
+
+#[test]
+fn an_interval_longer_than_the_longest_pause_stays_the_pause() {
+    assert_eq!(pause(Duration::from_secs(60), 0), Duration::from_secs(60));
+    assert_eq!(pause(Duration::from_secs(60), 40), Duration::from_secs(60));
+    assert_eq!(pause(INTERVAL, u32::MAX), MAX_PAUSE);
+}
+
+#[test]
+fn one_that_answers_slowly_is_left_alone_for_as_long_as_it_took() {
+    let mut schedule = answered_at(at(0));
+    let begin = schedule.next_due().unwrap();
+    schedule.take_due(begin);
+    let slow = Duration::from_millis(300);
+    let end = begin.saturating_add(slow);
+    schedule.finished(end, 1, true, &mut rng());
+    assert_eq!(pause_after(&schedule, end), slow);
+}
+
+#[test]
+fn a_request_makes_an_endpoint_due_at_once_but_not_more_often_than_the_gap() {
+    let mut schedule = answered_at(at(0));
+    schedule.request(at(2), 1);
+    assert_eq!(schedule.next_due(), Some(at(5)), "the last one began at 0");
+    assert_eq!(schedule.take_due(at(5)), Some(1));
+    schedule.finished(at(6), 1, true, &mut rng());
+    schedule.request(at(20), 1);
+    assert_eq!(schedule.next_due(), Some(at(20)));
+    schedule.request(at(30), 1);
+    assert_eq!(schedule.next_due(), Some(at(20)), "a later request does not put it off");
+    schedule.request(at(30), 2);
+    assert_eq!(schedule.take_due(at(30)), Some(1), "nobody knows endpoint 2");
+}
+
+#[test]
+fn a_request_while_one_runs_is_served_right_after_it() {
+    let mut schedule = answered_at(at(0));
+    schedule.request(at(10), 1);
+    assert_eq!(schedule.take_due(at(10)), Some(1));
+    schedule.request(at(11), 1);
+    schedule.request(at(12), 1);
+    assert_eq!(schedule.take_due(at(30)), None);
+    schedule.finished(at(30), 1, true, &mut rng());
+    assert_eq!(schedule.take_due(at(30)), Some(1));
+    schedule.finished(at(31), 1, true, &mut rng());
+    assert!(schedule.next_due().unwrap() > at(70), "both requests were served by one scrape");
+}
+
+#[test]
+fn requests_do_not_shorten_the_pause_of_one_that_fails() {
+    let mut schedule = answered_at(at(0));
+    schedule.request(at(10), 1);
+    schedule.take_due(at(10));
+    schedule.request(at(11), 1);
+    schedule.finished(at(12), 1, false, &mut rng());
+    let due = schedule.next_due().unwrap();
+    assert!(due > at(50));
+    schedule.request(at(13), 1);
+    assert_eq!(schedule.next_due(), Some(due));
+}
+
+#[test]
+fn one_that_is_gone_is_forgotten_even_in_mid_scrape() {
+    let mut schedule = Schedule::new(INTERVAL);
+    schedule.add(at(0), 1);
+    schedule.remove(1);
+    assert_eq!(schedule.next_due(), None);
+    schedule.add(at(1), 1);
+    schedule.take_due(at(1));
+    schedule.remove(1);
+    assert_eq!(schedule.finished(at(2), 1, true, &mut rng()), None);
+    assert_eq!(schedule.next_due(), None);
+    schedule.remove(9);
+}
+
+/// What may happen to a schedule; the endpoint is one of four.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Appear(u64),
+    Leave(u64),
+    Request(u64),
+    /// Milliseconds pass, and whatever is due begins when it is.
+    Pass(u64),
+    /// A running scrape ends.
+    End(u64, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let serial = 0..4_u64;
+    prop_oneof![
+        1 => serial.clone().prop_map(Step::Appear),
+        1 => serial.clone().prop_map(Step::Leave),
+        3 => serial.clone().prop_map(Step::Request),
+        6 => (0..120_u64).prop_map(Step::Pass),
+        6 => (serial, prop::bool::weighted(0.8)).prop_map(|(serial, answered)| Step::End(serial, answered)),
+    ]
+}
+
+/// What the test itself knows of an endpoint.
+#[derive(Debug, Default)]
+struct Seen {
+    running: bool,
+    began: Option<Time>,
+    failing: bool,
+}
+
+proptest! {
+    #[test]
+    fn scrapes_of_an_endpoint_never_overlap_crowd_or_stop(steps in prop::collection::vec(step(), 0..200), seed: u64) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut schedule = Schedule::new(INTERVAL);
+        let mut now = at(0);
+        let mut pool: BTreeMap<u64, Seen> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Appear(serial) if !pool.contains_key(&serial) => {
+                    schedule.add(now, serial);
+                    pool.insert(serial, Seen::default());
+                }
+                Step::Leave(serial) => {
+                    schedule.remove(serial);
+                    pool.remove(&serial);
+                }
+                Step::Request(serial) => schedule.request(now, serial),
+                Step::Pass(millis) => {
+                    let until = now.saturating_add(Duration::from_millis(millis));
+                    while let Some(due) = schedule.next_due().filter(|due| *due <= until) {
+                        now = now.max(due);
+                        let serial = schedule.take_due(now).unwrap();
+                        let seen = pool.get_mut(&serial).expect("it is in the pool");
+                        prop_assert!(!seen.running, "overlaps itself");
+                        if let Some(began) = seen.began {
+                            prop_assert!(now.saturating_since(began) >= MIN_GAP);
+                        }
+                        *seen = Seen { running: true, began: Some(now), failing: seen.failing };
+                    }
+                    now = until;
+                }
+                Step::End(serial, answered) => {
+                    let Some(seen) = pool.get_mut(&serial).filter(|seen| seen.running) else { continue };
+                    let before = schedule.finished(now, serial, answered, &mut rng).unwrap();
+                    prop_assert_eq!(before > 0, seen.failing);
+                    seen.running = false;
+                    seen.failing = !answered;
+                }
+                Step::Appear(_) => {}
+            }
+            // Whatever does not run has its turn, and no later than the rules say.
+            for (serial, seen) in &pool {
+                let due = schedule.due.iter().find(|(_, of)| of == serial).map(|(due, _)| *due);
+                prop_assert_eq!(due.is_none(), seen.running);
+                let latest = if seen.failing { MAX_PAUSE.mul_f64(1.1) } else { now.saturating_since(at(0)).max(INTERVAL.mul_f64(1.1)) };
+                prop_assert!(due.is_none_or(|due| due.saturating_since(now) <= latest));
+            }
+            prop_assert_eq!(schedule.endpoints.len(), pool.len());
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Which endpoints are asked, when, and what becomes of what they say.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prometheus::{Registry, TextEncoder};
+use sluice_core::{Clock as _, Endpoint, SystemClock, Tasks};
+use tracing::Level;
+
+use super::server::{Answer, Server, TestTasks, eventually, spec};
+use crate::exposition::EngineMappings;
+use crate::log_lines::Lines;
+use crate::{
+    EndpointSpec, EndpointTable, MetricsPath, MetricsSource, ScrapeContext, ScrapeMetrics, Scraper, Scraping, Transport,
+};
+
+/// A scraper and what it works on.
+struct Rig {
+    table: Arc<EndpointTable>,
+    scraper: Scraper,
+    registry: Registry,
+    /// Names of endpoints, in the order in which they were scraped.
+    seen: Arc<Mutex<Vec<String>>>,
+    tasks_started: Arc<AtomicUsize>,
+    /// They end with the rig.
+    _tasks: Tasks,
+}
+
+fn scraping(interval: Duration) -> Scraping {
+    let source = MetricsSource { transport: Transport::Http, path: MetricsPath::default(), port: None, interval: None };
+    Scraping { source, engines: Arc::new(EngineMappings::default()), interval }
+}
+
+const INTERVAL: Duration = Duration::from_millis(50);
+const NEVER: Duration = Duration::from_secs(3_600);
+
+impl Rig {
+    fn idle() -> Self {
+        let (table, registry) = (Arc::new(EndpointTable::default()), Registry::new());
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let observed = Arc::clone(&seen);
+        let tasks = TestTasks::default();
+        let tasks_started = tasks.started();
+        let tasks = Tasks::new(tasks);
+        let scraper = Scraper::new(ScrapeContext {
+            table: Arc::clone(&table),
+            clock: Arc::new(SystemClock::start()),
+            seed: 7,
+            metrics: ScrapeMetrics::register(&registry, true).unwrap(),
+            observer: Box::new(move |endpoint| observed.lock().unwrap().push(endpoint.id.name.to_string())),
+            tasks: tasks.clone(),
+        });
+        Self { table, scraper, registry, seen, tasks_started, _tasks: tasks }
+    }
+
+    fn start(interval: Duration, pool: impl IntoIterator<Item = EndpointSpec>) -> Self {
+        let rig = Self::idle();
+        rig.table.replace(pool);
+        rig.scraper.set(Some(scraping(interval))).unwrap();
+        rig
+    }
+
+    fn endpoint(&self, name: &str) -> Arc<Endpoint> {
+        let snapshot = self.table.snapshot();
+        Arc::clone(snapshot.endpoints().iter().find(|endpoint| &*endpoint.id.name == name).unwrap())
+    }
+
+    fn waiting(&self, name: &str) -> Option<u64> {
+        self.endpoint(name).scraped().and_then(|scraped| scraped.waiting)
+    }
+
+    fn counter(&self, line: &str) -> u64 {
+        let page = TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap();
+        let value = page.lines().find_map(|text| text.strip_prefix(line)).unwrap_or_else(|| panic!("{line}: {page}"));
+        value.trim().parse().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_is_scraped_when_it_appears_and_then_again_and_again() {
+    let server = Server::start(Answer::vllm(3, 8)).await;
+    let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
+    eventually("a first scrape", || rig.waiting("a") == Some(3)).await;
+    assert_eq!(rig.endpoint("a").scraped().unwrap().running, Some(8));
+    server.answer(Answer::vllm(4, 8));
+    eventually("a second scrape", || rig.waiting("a") == Some(4)).await;
+    assert_eq!(server.connections(), (1, 1));
+    assert!(rig.seen.lock().unwrap().len() >= 2);
+
+    let late = Server::start(Answer::vllm(1, 1)).await;
+    rig.table.replace([spec("a", server.address), spec("b", late.address)]);
+    eventually("a scrape of the new endpoint", || rig.waiting("b") == Some(1)).await;
+}
+
+#[tokio::test]
+async fn without_anything_to_scrape_there_is_no_task_and_no_connection() {
+    let server = Server::start(Answer::vllm(0, 0)).await;
+    let rig = Rig::idle();
+    rig.table.replace([spec("a", server.address)]);
+    rig.scraper.set(None).unwrap();
+    rig.scraper.scrape_now().request(rig.endpoint("a").serial());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(rig.tasks_started.load(Ordering::Relaxed), 0);
+    assert_eq!(server.connections().0, 0);
+    assert!(!rig.scraper.scrape_now().is_scraping());
+
+    rig.scraper.set(Some(scraping(INTERVAL))).unwrap();
+    eventually("a scrape", || rig.waiting("a").is_some()).await;
+    rig.scraper.set(None).unwrap();
+    eventually("the connection closes", || server.connections().1 == 0).await;
+    let requests = server.requests().len();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(server.requests().len(), requests);
+    assert_eq!(rig.waiting("a"), Some(0), "what was said stays");
+}
+
+#[tokio::test]
+async fn what_was_said_last_stays_when_the_endpoint_fails() {
+    let server = Server::start(Answer::vllm(3, 8)).await;
+    let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
+    eventually("a first scrape", || rig.waiting("a") == Some(3)).await;
+    server.answer(Answer::Close(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_vec()));
+    let errors = "llm_d_epp_datalayer_poll_errors_total{source_type=\"metrics-data-source\"}";
+    eventually("an error", || rig.counter(errors) >= 1).await;
+    let before = rig.endpoint("a").scraped().unwrap();
+    eventually("more errors", || rig.counter(errors) >= 3).await;
+    assert_eq!(rig.endpoint("a").scraped().unwrap(), before);
+    let deprecated = "llm_d_inference_scheduler_datalayer_poll_errors_total{source_type=\"metrics-data-source\"}";
+    assert!(rig.counter(deprecated) >= 3);
+
+    server.answer(Answer::vllm(5, 8));
+    eventually("it is back", || rig.waiting("a") == Some(5)).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_fails_is_asked_less_and_less_and_holds_up_no_other() {
+    let (good, hung) = (Server::start(Answer::vllm(1, 1)).await, Server::start(Answer::Nothing).await);
+    let broken = Server::start(Answer::Close(Vec::new())).await;
+    let pool = [spec("good", good.address), spec("hung", hung.address), spec("broken", broken.address)];
+    let _rig = Rig::start(INTERVAL, pool);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!((25..=35).contains(&good.requests().len()), "{}", good.requests().len());
+    // At 0, then after 50, 100, 200, 400 and 800 ms.
+    assert!((4..=6).contains(&broken.requests().len()), "{}", broken.requests().len());
+    // It takes the whole deadline to find out.
+    assert!((1..=2).contains(&hung.requests().len()), "{}", hung.requests().len());
+    assert!(hung.connections().1 <= 1);
+}
+
+#[tokio::test]
+async fn a_request_out_of_turn_is_served_at_once() {
+    let server = Server::start(Answer::vllm(1, 1)).await;
+    let rig = Rig::start(NEVER, [spec("a", server.address)]);
+    eventually("a first scrape", || rig.waiting("a") == Some(1)).await;
+    // The first interval is cut at random, but of an hour some is left.
+    for waiting in 2..10 {
+        server.answer(Answer::vllm(waiting, 1));
+        rig.scraper.scrape_now().request(rig.endpoint("a").serial());
+        eventually("a scrape", || rig.waiting("a") == Some(waiting)).await;
+    }
+    assert_eq!(server.requests().len(), 9);
+    let (before, clock) = (server.requests().len(), SystemClock::start());
+    for _ in 0..200 {
+        rig.scraper.scrape_now().request(rig.endpoint("a").serial());
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    let (asked, millis) = (server.requests().len() - before, clock.now().as_nanos() / 1_000_000);
+    assert!(asked >= 2 && asked as u64 <= millis / 5 + 2, "{asked} scrapes in {millis} ms");
+    rig.scraper.scrape_now().request(u64::MAX);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_leaves_is_not_asked_again_not_even_in_mid_scrape() {
+    let (calm, hung) = (Server::start(Answer::vllm(1, 1)).await, Server::start(Answer::Nothing).await);
+    let rig = Rig::start(INTERVAL, [spec("calm", calm.address), spec("hung", hung.address)]);
+    eventually("both are asked", || rig.waiting("calm").is_some() && hung.requests().len() == 1).await;
+    rig.table.replace([]);
+    eventually("both connections close", || calm.connections().1 == 0 && hung.connections().1 == 0).await;
+    let asked = calm.requests().len();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!((calm.requests().len(), hung.requests().len()), (asked, 1));
+}
+
+#[tokio::test]
+async fn endpoints_that_come_and_go_all_the_time_are_all_scraped_in_the_end() {
+    let mut servers = Vec::new();
+    for waiting in 0..8 {
+        servers.push(Server::start(Answer::vllm(waiting, 1)).await);
+    }
+    let pool = |mask: u32| -> Vec<EndpointSpec> {
+        let present = servers.iter().enumerate().filter(|(index, _)| mask & (1 << index) != 0);
+        present.map(|(index, server)| spec(&index.to_string(), server.address)).collect()
+    };
+    let rig = Rig::start(INTERVAL, pool(0));
+    for round in 0..200_u32 {
+        rig.table.replace(pool(round.wrapping_mul(0x9E37_79B9) >> 24));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    rig.table.replace(pool(0xFF));
+    for waiting in 0..8 {
+        eventually("every endpoint is scraped", || rig.waiting(&waiting.to_string()) == Some(waiting)).await;
+    }
+    for server in &servers {
+        eventually("one connection is left to each", || server.connections().1 == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn labels_say_which_engine_answers_and_may_change() {
+    let server = Server::start(Answer::page("sglang:num_queue_reqs 6\nvllm:num_requests_waiting 7\n")).await;
+    let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
+    eventually("a scrape", || rig.waiting("a") == Some(7)).await;
+    let labels = BTreeMap::from([("llm-d.ai/engine-type".to_owned(), "sglang".to_owned())]);
+    rig.table.replace([EndpointSpec { labels, ..spec("a", server.address) }]);
+    eventually("a scrape of the other engine", || rig.waiting("a") == Some(6)).await;
+    assert_eq!(server.connections().0, 1);
+}
+
+#[tokio::test]
+async fn a_page_without_any_metric_of_the_engine_is_a_failure() {
+    let server = Server::start(Answer::page("<html>Welcome!</html>\n")).await;
+    let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
+    let errors = "llm_d_epp_datalayer_extract_errors_total\
+                  {extractor_type=\"core-metrics-extractor\",source_type=\"metrics-data-source\"}";
+    eventually("an error", || rig.counter(errors) >= 2).await;
+    assert_eq!(rig.endpoint("a").scraped(), None);
+    assert_eq!(rig.counter("llm_d_epp_datalayer_poll_errors_total{source_type=\"metrics-data-source\"}"), 0);
+    assert_eq!(*rig.seen.lock().unwrap(), [""; 0]);
+}
+
+#[tokio::test]
+async fn values_that_make_no_sense_are_counted() {
+    let server = Server::start(Answer::page("vllm:num_requests_waiting NaN\nvllm:num_requests_running 2\n")).await;
+    let rig = Rig::start(NEVER, [spec("a", server.address)]);
+    eventually("a scrape", || rig.endpoint("a").scraped().is_some()).await;
+    assert_eq!(rig.waiting("a"), None);
+    assert_eq!(rig.counter("llm_d_epp_datalayer_ignored_values_total"), 1);
+    assert_eq!(rig.counter("llm_d_epp_datalayer_scrape_duration_seconds_count"), 1);
+}
+
+/// Lines of an endpoint that fails and comes back, one for each change.
+#[test]
+fn a_failure_and_a_recovery_are_told_once_each() {
+    let lines = Lines::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let told = tracing::subscriber::with_default(lines.clone(), || {
+        runtime.block_on(async {
+            let server = Server::start(Answer::vllm(1, 1)).await;
+            let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
+            eventually("a first scrape", || rig.waiting("a") == Some(1)).await;
+            server.answer(Answer::Close(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n".to_vec()));
+            let errors = "llm_d_epp_datalayer_poll_errors_total{source_type=\"metrics-data-source\"}";
+            eventually("four errors", || rig.counter(errors) >= 4).await;
+            server.answer(Answer::page("vllm:num_requests_waiting 2\n"));
+            eventually("it is back", || rig.waiting("a") == Some(2)).await;
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            server.answer(Answer::vllm(3, 1));
+            eventually("it is whole again", || rig.waiting("a") == Some(3)).await;
+        });
+        lines.take()
+    });
+    let told: Vec<_> = told.into_iter().filter(|(level, _)| *level <= Level::INFO).collect();
+    let [failing, recovered, incomplete, whole] = told.as_slice() else { panic!("{told:#?}") };
+    assert!(
+        failing.0 == Level::WARN && failing.1.contains("default/a") && failing.1.contains("status 503"),
+        "{failing:?}"
+    );
+    let (incomplete, recovered) =
+        if recovered.0 == Level::WARN { (recovered, incomplete) } else { (incomplete, recovered) };
+    assert!(recovered.0 == Level::INFO && recovered.1.contains("failures=4"), "{recovered:?}");
+    assert!(incomplete.0 == Level::WARN && incomplete.1.contains("vllm:num_requests_running"), "{incomplete:?}");
+    assert!(whole.0 == Level::INFO && whole.1.contains("again"), "{whole:?}");
+}
