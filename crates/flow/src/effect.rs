@@ -1,4 +1,4 @@
-use sluice_core::{DropReason, TerminationCause};
+use sluice_core::{DropReason, Priority, TerminationCause};
 
 use crate::policy::Usage;
 use crate::{EndpointKey, Ticket, Waiter};
@@ -18,6 +18,8 @@ pub enum Effect {
     /// So many endpoints of a pool of `endpoints` have said nothing of themselves for too long. Said now and then, when it
     /// is another number than before.
     Stale { stale: u64, endpoints: u64 },
+    /// A reload has given this band another ordering, and what waits in it another order.
+    Reordered { priority: Priority, waiting: u64 },
 }
 
 /// Priorities are meant to be few: each band is one more to look through for every grant.

@@ -12,8 +12,9 @@ pub enum Signal {
     Pool(Vec<PoolMember>),
     /// The priorities that objectives name now.
     Desired(DesiredPriorities),
-    /// Another configuration. Smaller limits drop nobody.
-    Reload(Box<Config>),
+    /// Another configuration, and the priorities that objectives name with it; none if those stay as they are. Smaller
+    /// limits drop nobody.
+    Reload { config: Box<Config>, desired: Option<DesiredPriorities> },
     /// Admission closes: waiting requests end at once and new ones are refused; started ones go on.
     Drain,
     /// As [`Signal::Drain`], and every started request is revoked.

@@ -76,7 +76,10 @@ async fn streams_that_began_without_eviction_make_room_once_it_is_on() {
     let waiting = picking.open_waiting(vec![request_headers(), request_body(CHAT)]).await;
     assert_eq!(admission.stats().waiting.requests, 1);
 
-    admission.observe(Signal::Reload(Box::new(one_at_a_time_config(Some(EvictionConfig::default())))));
+    admission.observe(Signal::Reload {
+        config: Box::new(one_at_a_time_config(Some(EvictionConfig::default()))),
+        desired: None,
+    });
     picking.reconfigure(ServiceSettings { eviction: Some(MidStream::default()), ..settings() });
     let [stays, mut goes] = batch;
     assert_eq!(goes.refusal().await.0, 429, "the newest");

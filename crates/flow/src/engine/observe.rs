@@ -1,6 +1,6 @@
 //! News from outside: another pool, other objectives, another configuration, the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_core::Time;
@@ -8,7 +8,7 @@ use sluice_core::Time;
 use super::Engine;
 use crate::band::BudgetNanos;
 use crate::config::{Config, WhenFull};
-use crate::effect::Outcome;
+use crate::effect::{Effect, Outcome};
 use crate::item::{Item, State};
 use crate::policy::Rank;
 use crate::signal::{PoolMember, Signal};
@@ -24,7 +24,11 @@ impl Engine {
                 self.desired = priorities;
                 self.provision_bands();
             }
-            Signal::Reload(config) => self.reload(*config),
+            Signal::Reload { config, desired } => {
+                // Before bands are made and ended: a band may be named by the one before and by the other after.
+                self.desired = desired.unwrap_or_else(|| std::mem::take(&mut self.desired));
+                self.reload(*config);
+            }
             Signal::Drain => self.close(),
             Signal::Shutdown => {
                 self.close();
@@ -103,9 +107,7 @@ impl Engine {
         // What is set aside on the way is taken off what was counted by the same rules.
         self.recount_demand();
         self.provision_bands();
-        for index in 0..self.bands.len() {
-            self.reload_band(index);
-        }
+        self.reload_bands();
         self.index_arrivals();
         self.recount_demand();
         self.rekey_deadlines();
@@ -122,27 +124,36 @@ impl Engine {
         }
     }
 
-    fn reload_band(&mut self, index: usize) {
-        let priority = self.bands[index].priority;
-        let config = self.config.band(priority).clone();
-        let band = &mut self.bands[index];
-        band.budgets = BudgetNanos::new(config.budgets(self.config.budgets));
-        let old = std::mem::replace(&mut band.config, config);
-        if !Arc::ptr_eq(&old.ordering, &band.config.ordering) {
-            self.rekey_band(index);
+    fn reload_bands(&mut self) {
+        let (mut reordered, mut other_fairness) = (BTreeSet::new(), Vec::new());
+        for (index, band) in self.bands.iter_mut().enumerate() {
+            let config = self.config.band(band.priority).clone();
+            band.budgets = BudgetNanos::new(config.budgets(self.config.budgets));
+            let old = std::mem::replace(&mut band.config, config);
+            if !Arc::ptr_eq(&old.ordering, &band.config.ordering) {
+                reordered.insert(index);
+            }
+            if !Arc::ptr_eq(&old.fairness, &band.config.fairness) {
+                other_fairness.push(index);
+            }
         }
-        let band = &mut self.bands[index];
-        if !Arc::ptr_eq(&old.fairness, &band.config.fairness) {
-            band.replace_fairness(&self.items);
+        if !reordered.is_empty() {
+            self.reorder(&reordered);
+        }
+        // By the order in which the heads of its flows came, which may be others now.
+        for index in other_fairness {
+            self.bands[index].replace_fairness(&self.items);
         }
     }
 
-    /// Orders a band by its present policy.
-    fn rekey_band(&mut self, index: usize) {
-        let priority = self.bands[index].priority;
-        let of_band = |(ticket, item): (Ticket, &Item)| (item.priority == priority).then_some(ticket);
-        let tickets: Vec<Ticket> = self.items.iter().filter_map(of_band).collect();
-        for ticket in tickets {
+    /// Orders these bands by their present policies, in one go through all tickets.
+    fn reorder(&mut self, bands: &BTreeSet<usize>) {
+        let of_bands = |(ticket, item): (Ticket, &Item)| {
+            let index = self.band_index(item.priority)?;
+            bands.contains(&index).then_some((ticket, index))
+        };
+        let tickets: Vec<(Ticket, usize)> = self.items.iter().filter_map(of_bands).collect();
+        for (ticket, index) in tickets {
             let parked = matches!(self.items[ticket].state, State::Parked);
             if parked {
                 self.forget_targets(ticket);
@@ -156,11 +167,17 @@ impl Engine {
                 self.find_targets(ticket);
             }
         }
-        let band = &mut self.bands[index];
-        let flows: Vec<_> = band.flows.keys().collect();
-        for flow in flows {
-            band.flows[flow].queue.rekey(&mut self.places, |ticket| self.items[ticket].rank);
-            band.sync_head(&self.items, flow);
+        for &index in bands {
+            let band = &mut self.bands[index];
+            let flows: Vec<_> = band.flows.keys().collect();
+            for flow in flows {
+                band.flows[flow].queue.rekey(&mut self.places, |ticket| self.items[ticket].rank);
+                band.sync_head(&self.items, flow);
+            }
+            let (priority, waiting) = (band.priority, band.waiting.requests);
+            if waiting > 0 {
+                self.effects.push_back(Effect::Reordered { priority, waiting });
+            }
         }
     }
 

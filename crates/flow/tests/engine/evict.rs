@@ -48,12 +48,13 @@ fn thirty_two_waiting_requests_take_thirty_two() {
 
 #[test]
 fn whoever_waits_when_eviction_is_switched_on_is_served_by_one_plan() {
-    let mut rig = Rig::new(plain(), &[32]);
+    let config = plain();
+    let mut rig = Rig::new(config.clone(), &[32]);
     let batch = rig.run_many(32, "batch", -10);
     for _ in 0..32 {
         rig.queue(ask("chat", 100));
     }
-    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    let effects = rig.observe(Signal::Reload { config: Box::new(evicting(config)), desired: None });
     assert_eq!(revoked(&effects), batch.iter().rev().copied().collect::<Vec<_>>());
     assert_eq!(effects.len(), 32);
     assert_eq!(wanted_back(&rig), "32");
@@ -74,19 +75,19 @@ fn what_is_wanted_back_is_shown_though_less_can_be_had() {
     for priority in [100, 100, 0] {
         rig.queue(ask("chat", priority));
     }
-    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    let effects = rig.observe(Signal::Reload { config: Box::new(evicting(plain())), desired: None });
     assert_eq!(revoked(&effects), [batch]);
     assert_eq!(wanted_back(&rig), "2", "two of the first band; for the second the gate is shut for good");
 }
 
 #[test]
 fn a_band_that_has_come_to_shed_has_nobody_evicted() {
-    let mut rig = Rig::new(plain(), &[1]);
+    let mut config = plain();
+    let mut rig = Rig::new(config.clone(), &[1]);
     let batch = rig.run_on(0, ask("batch", -10));
     rig.queue(ask("chat", 0));
-    let mut config = plain();
     config.bands.insert(Priority(0), BandConfig { shed: true, ..config.template.clone() });
-    assert_eq!(rig.observe(Signal::Reload(Box::new(evicting(config)))), []);
+    assert_eq!(rig.observe(Signal::Reload { config: Box::new(evicting(config)), desired: None }), []);
     // Nor does it hide the bands below.
     assert_eq!(revoked(&rig.submit(ask("batch", -1)).1), [batch]);
 }
@@ -122,7 +123,7 @@ fn nothing_is_evicted_if_no_number_of_victims_would_open_the_gate() {
 fn a_band_whose_ceiling_is_zero_is_no_demand() {
     let (mut rig, _) = full_of_batch(plain(), 4);
     let closed = evicting(with_ceilings(&[(0, 1.0), (-1, 0.0)]));
-    rig.observe(Signal::Reload(Box::new(closed)));
+    rig.observe(Signal::Reload { config: Box::new(closed), desired: None });
     rig.queue(ask("batch", -1));
 }
 
@@ -264,13 +265,13 @@ fn a_dry_run_counts_and_spares() {
     let totals = rig.stats().totals[&Priority(0)];
     assert_eq!((totals.would_revoke, totals.revocations), (2, 0));
     // As long as it is one, each is counted once.
-    rig.observe(Signal::Reload(Box::new(evicting(config.clone()))));
+    rig.observe(Signal::Reload { config: Box::new(evicting(config.clone())), desired: None });
     assert_eq!(rig.stats().totals[&Priority(0)].would_revoke, 2);
     let stats = rig.stats();
     assert_eq!((stats.leases.revoked, stats.revocations.outstanding), (0, 0), "nobody is about to end");
     // Once it is no longer a dry run, the same leases are revoked in earnest.
     config.dry_run.eviction = false;
-    let effects = rig.observe(Signal::Reload(Box::new(evicting(config))));
+    let effects = rig.observe(Signal::Reload { config: Box::new(evicting(config)), desired: None });
     assert_eq!(revoked(&effects), [batch[1], batch[0]]);
     assert_eq!(rig.stats().leases.revoked, 2);
 }
@@ -291,7 +292,7 @@ fn a_dry_run_uses_up_no_revocations() {
     let stats = rig.stats();
     assert_eq!((stats.leases.revoked, stats.revocations), (0, RevocationStats::default()));
     config.dry_run.eviction = false;
-    assert_eq!(revoked(&rig.observe(Signal::Reload(Box::new(config)))), [batch[1]]);
+    assert_eq!(revoked(&rig.observe(Signal::Reload { config: Box::new(config), desired: None })), [batch[1]]);
 }
 
 #[test]

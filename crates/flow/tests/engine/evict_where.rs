@@ -224,7 +224,7 @@ fn whoever_has_the_fewest_endpoints_to_choose_from_has_the_first_choice() {
     let [on_second, on_first] = [1, 0].map(|endpoint| rig.run_on(endpoint, ask("batch", -1)));
     rig.queue(ask("chat", 0));
     rig.queue(for_first());
-    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    let effects = rig.observe(Signal::Reload { config: Box::new(evicting(plain())), desired: None });
     assert_eq!(revoked(&effects), [on_first, on_second]);
 }
 
@@ -273,10 +273,10 @@ fn a_place_that_comes_free_is_counted_for_one_of_those_who_wait_for_it() {
     assert_eq!(revoked(&rig.submit(for_first()).1), []);
     // And so it is when they are counted together.
     let (mut rig, running) = one_about_to_end(evicting(plain()));
-    rig.observe(Signal::Reload(Box::new(plain())));
+    rig.observe(Signal::Reload { config: Box::new(plain()), desired: None });
     rig.queue(for_first());
     rig.queue(for_first());
-    let effects = rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    let effects = rig.observe(Signal::Reload { config: Box::new(evicting(plain())), desired: None });
     assert_eq!(revoked(&effects), [running[1], running[0]]);
 }
 
@@ -302,7 +302,7 @@ fn a_place_that_is_kept_for_another_is_not_free() {
     assert_eq!(rig.park(parks, &[0]), Park::Waiting);
     let elsewhere = rig.run_on(1, ask("batch", -1));
     assert_eq!(granted(&rig.release(leaves)), [parks]);
-    rig.observe(Signal::Reload(Box::new(evicting(plain()))));
+    rig.observe(Signal::Reload { config: Box::new(evicting(plain())), desired: None });
     let (goes, effects) = rig.submit(ask("chat", 0));
     assert_eq!(revoked(&effects), [elsewhere]);
     rig.engine.cancel(rig.now, goes);

@@ -44,7 +44,7 @@ fn headers_alone_tell_of_a_full_queue_of_all_bands() {
     assert_eq!(refusal(&mut rig, &ask("a", 5)), Some(Outcome::RejectedCapacity));
     // Those who would have to go for it are no obstacle; they stay until it comes.
     config.when_full = WhenFull::Displace;
-    assert_eq!(rig.observe(Signal::Reload(Box::new(config))), []);
+    assert_eq!(rig.observe(Signal::Reload { config: Box::new(config), desired: None }), []);
     assert_eq!(refusal(&mut rig, &ask("a", 5)), None);
     assert_eq!(refusal(&mut rig, &ask("a", -1)), Some(Outcome::RejectedCapacity));
     assert_eq!(rig.stats().waiting.requests, 3);

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use prometheus::Histogram;
 use slotmap::{Key, KeyData, SlotMap, new_key_type};
-use sluice_core::{Clock, Endpoint, Time};
+use sluice_core::{Clock, Endpoint, Priority, Time};
 use sluice_flow::{Effect, EndpointKey, Engine, RevokeCause, SOFT_BAND_LIMIT, Signal, Verdict, Waiter};
 use smallvec::SmallVec;
 
@@ -56,12 +56,16 @@ struct Later {
     many_bands: Option<usize>,
     scrape: SmallVec<[EndpointKey; 4]>,
     stale: Option<(u64, u64)>,
+    reordered: SmallVec<[(Priority, u64); 0]>,
 }
 
 impl Later {
     fn run(self, scrape_now: &OnceLock<ScrapeNow>) {
         for waker in self.wake {
             waker.wake();
+        }
+        for (priority, waiting) in self.reordered {
+            tracing::warn!(%priority, waiting, "another ordering policy: requests that wait have another order");
         }
         if let Some(bands) = self.many_bands {
             tracing::warn!(bands, soft_limit = SOFT_BAND_LIMIT, "more priority bands than admission is meant for");
@@ -107,6 +111,7 @@ impl State {
                 Effect::ManyBands { bands } => later.many_bands = Some(bands),
                 Effect::Scrape { endpoint } => later.scrape.push(endpoint),
                 Effect::Stale { stale, endpoints } => later.stale = Some((stale, endpoints)),
+                Effect::Reordered { priority, waiting } => later.reordered.push((priority, waiting)),
             }
         }
     }

@@ -45,7 +45,7 @@ fn a_reload_that_raises_the_limit_is_seen_by_whoever_picks() {
     assert!(poll(&mut waiting).is_none());
     let detector = ConcurrencyDetector { max_concurrency: 2, ..ConcurrencyDetector::default() };
     let raised = Config { detector: Arc::new(detector), ..one_per_endpoint() };
-    world.admission.as_ref().unwrap().observe(Signal::Reload(Box::new(raised)));
+    world.admission.as_ref().unwrap().observe(Signal::Reload { config: Box::new(raised), desired: None });
     let (destination, _held) = destination_of(poll(&mut waiting));
     assert_eq!((destination.as_str(), world.loads().as_slice()), ("10.0.0.1:1", &[2][..]));
 }

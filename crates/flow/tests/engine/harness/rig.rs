@@ -152,7 +152,11 @@ impl Rig {
 pub(crate) fn verdicts(effects: &[Effect]) -> Vec<(Ticket, Verdict)> {
     let verdict = |effect: &Effect| match effect {
         Effect::Verdict { ticket, verdict, .. } => Some((*ticket, *verdict)),
-        Effect::Revoke { .. } | Effect::ManyBands { .. } | Effect::Scrape { .. } | Effect::Stale { .. } => None,
+        Effect::Revoke { .. }
+        | Effect::ManyBands { .. }
+        | Effect::Reordered { .. }
+        | Effect::Scrape { .. }
+        | Effect::Stale { .. } => None,
     };
     effects.iter().filter_map(verdict).collect()
 }
@@ -176,7 +180,11 @@ pub(crate) fn dropped(effects: &[Effect]) -> Vec<(Ticket, Outcome)> {
 pub(crate) fn revoked(effects: &[Effect]) -> Vec<Ticket> {
     let revoke = |effect: &Effect| match effect {
         Effect::Revoke { ticket, .. } => Some(*ticket),
-        Effect::Verdict { .. } | Effect::ManyBands { .. } | Effect::Scrape { .. } | Effect::Stale { .. } => None,
+        Effect::Verdict { .. }
+        | Effect::ManyBands { .. }
+        | Effect::Reordered { .. }
+        | Effect::Scrape { .. }
+        | Effect::Stale { .. } => None,
     };
     effects.iter().filter_map(revoke).collect()
 }

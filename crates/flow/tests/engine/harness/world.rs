@@ -235,7 +235,7 @@ impl World {
             }
             Op::Reload { variant } => {
                 let config = self.setup.config(variant);
-                self.engine.observe(now, Signal::Reload(Box::new(config.clone())));
+                self.engine.observe(now, Signal::Reload { config: Box::new(config.clone()), desired: None });
                 let policies = self.setup.policies(variant);
                 self.on_oracle(|oracle| oracle.reload(now, config, policies));
                 Event::Reload(variant.into())
@@ -365,6 +365,8 @@ impl World {
                 Effect::Revoke { waiter: Waiter(request), cause, .. } => Seen::Revoked { request, cause },
                 Effect::ManyBands { .. } => unreachable!("the operations know few priorities"),
                 Effect::Scrape { .. } | Effect::Stale { .. } => unreachable!("the detector counts what is booked"),
+                // Its consequences are looked at.
+                Effect::Reordered { .. } => continue,
             };
             self.effects.push(seen);
         }
