@@ -31,10 +31,10 @@ pub struct EngineConfig {
     /// Which label of `cacheInfoSpec` has the number of blocks.
     #[serde(default = "num_blocks_label")]
     pub cache_num_blocks_label_name: String,
-    /// Tokens per block, where that is a metric of its own.
+    /// Tokens per block, where no label says it.
     #[serde(default, deserialize_with = "spec_or_empty")]
     pub cache_block_size_spec: Option<MetricSpec>,
-    /// The number of blocks, where that is a metric of its own.
+    /// The number of blocks, where no label says it.
     #[serde(default, deserialize_with = "spec_or_empty")]
     pub cache_num_blocks_spec: Option<MetricSpec>,
     /// Further values, for plugins that ask for them by key.

@@ -43,38 +43,34 @@ impl Families {
     /// Calls `visit` for each line of a wanted family, with the index of its name; without a sample if the line cannot be
     /// read.
     ///
-    /// A counter of OpenMetrics, whose samples are named for its family and `_total`, is found under either name.
+    /// A counter of OpenMetrics, whose samples are named for its family and `_total`, is found under either name, or both.
     pub(super) fn scan<'p>(&self, page: &'p [u8], mut visit: impl FnMut(usize, Kind, Option<Sample<'p>>)) {
         let mut kinds: SmallVec<[Kind; 16]> = SmallVec::from_elem(Kind::Level, self.names.len());
         let mut begin = 0;
         for end in memchr::memchr_iter(b'\n', page) {
-            let line = &page[begin..end];
+            let mut line = &page[begin..end];
             begin = end + 1;
             match line.first() {
-                None => {}
-                Some(b'#') => self.note_kind(line, &mut kinds),
-                Some(b' ' | b'\t') => {
-                    let line = line.trim_ascii_start();
-                    if let Some((family, rest)) = self.find(line, &kinds) {
-                        visit(family, kinds[family], Sample::parse(rest));
-                    }
+                Some(b'#') => {
+                    self.note_kind(line, &mut kinds);
+                    continue;
                 }
-                Some(_) => {
-                    if let Some((family, rest)) = self.find(line, &kinds) {
-                        visit(family, kinds[family], Sample::parse(rest));
-                    }
-                }
+                Some(b' ' | b'\t') => line = line.trim_ascii_start(),
+                Some(_) | None => {}
+            }
+            for (family, rest) in self.families_of(line, &kinds) {
+                visit(family, kinds[family], Sample::parse(rest));
             }
         }
         // Without its end a line may be the beginning of one: 12 of 123.
-        if let Some((family, _)) = self.find(&page[begin..], &kinds) {
+        if let Some((family, _)) = self.families_of(&page[begin..], &kinds).next() {
             visit(family, kinds[family], None);
         }
     }
 
-    /// The family of a line, and what follows the name.
-    fn find<'p>(&self, line: &'p [u8], kinds: &[Kind]) -> Option<(usize, &'p [u8])> {
-        self.candidates(line).find_map(|family| {
+    /// The families of a line, and what follows the name.
+    fn families_of<'p>(&self, line: &'p [u8], kinds: &[Kind]) -> impl Iterator<Item = (usize, &'p [u8])> {
+        self.candidates(line).filter_map(|family| {
             let rest = line.strip_prefix(&*self.names[family])?;
             let rest = match rest.strip_prefix(b"_total") {
                 Some(rest) if kinds[family] == Kind::Counter => rest,

@@ -173,6 +173,8 @@ const MOST_COUNTED: f64 = (1_u64 << 53) as f64;
 /// A full cache may be 1 and an error of rounding. More than that is another unit.
 const FULL: f64 = 1.01;
 
+const UNKNOWN: CacheGeometry = CacheGeometry { block_size: None, blocks: None };
+
 impl Role {
     const fn combine(&self) -> Combine {
         match self {
@@ -211,10 +213,16 @@ impl Role {
                 let Some(labels) = tally.labels() else { return };
                 let block_size = labels.get(block_size_label).and_then(|value| whole(value, ignored_values));
                 let blocks = labels.get(num_blocks_label).and_then(|value| whole(value, ignored_values));
-                add_geometry(scraped, block_size, blocks);
+                scraped.cache = geometry(CacheGeometry { block_size, blocks }, scraped.cache.unwrap_or(UNKNOWN));
             }
-            Self::BlockSize => add_geometry(scraped, tally.value().map(truncated), None),
-            Self::Blocks => add_geometry(scraped, None, tally.value().map(truncated)),
+            Self::BlockSize => {
+                let gauge = CacheGeometry { block_size: tally.value().map(truncated), ..UNKNOWN };
+                scraped.cache = geometry(scraped.cache.unwrap_or(UNKNOWN), gauge);
+            }
+            Self::Blocks => {
+                let gauge = CacheGeometry { blocks: tally.value().map(truncated), ..UNKNOWN };
+                scraped.cache = geometry(scraped.cache.unwrap_or(UNKNOWN), gauge);
+            }
             Self::Custom(key) => {
                 if let Some(value) = tally.value() {
                     scraped.custom.insert(Arc::clone(key), value);
@@ -242,13 +250,11 @@ const fn truncated(value: f64) -> u64 {
     value as u64
 }
 
-/// Adds what is not yet known.
-fn add_geometry(scraped: &mut Scraped, block_size: Option<u64>, blocks: Option<u64>) {
-    if block_size.is_some() || blocks.is_some() {
-        let known = scraped.cache.unwrap_or(CacheGeometry { block_size: None, blocks: None });
-        scraped.cache =
-            Some(CacheGeometry { block_size: known.block_size.or(block_size), blocks: known.blocks.or(blocks) });
-    }
+/// The geometry, where `labels` say it or else gauges do.
+fn geometry(labels: CacheGeometry, gauges: CacheGeometry) -> Option<CacheGeometry> {
+    let block_size = labels.block_size.or(gauges.block_size);
+    let blocks = labels.blocks.or(gauges.blocks);
+    (block_size.is_some() || blocks.is_some()).then_some(CacheGeometry { block_size, blocks })
 }
 
 fn adapters(labels: Labels<'_>, ignored_values: &mut u64) -> LoraAdapters {

@@ -231,19 +231,18 @@ fn a_counter_of_executions_is_read_as_its_growth() {
 
 #[test]
 fn a_counter_of_open_metrics_is_found_under_either_name() {
-    for spec in ["jobs", "jobs_total"] {
-        let config = EngineConfig {
-            custom_metrics: vec![CustomMetric { attribute_key: "jobs".to_owned(), metric_spec: spec.parse().unwrap() }],
-            running_requests_spec: Some("jobs_running".parse().unwrap()),
-            ..EngineConfig::named("own")
-        };
-        let mappings = EngineMappings::new("own", "engine", &[config]).unwrap();
-        let own = mappings.for_labels(&BTreeMap::new());
-        let page = b"# TYPE jobs counter\njobs_total{a=\"b\"} 3\njobs_created{a=\"b\"} 17\njobs_running 1\n# EOF\n";
-        let report = own.scan(page, Time::ZERO, &mut ScanState::default());
-        assert_eq!(report.scraped.custom, BTreeMap::from([("jobs".into(), 3.0)]), "{spec}");
-        assert_eq!(report.scraped.running, Some(1));
-    }
+    let custom = |spec: &str| CustomMetric { attribute_key: spec.to_owned(), metric_spec: spec.parse().unwrap() };
+    let config = EngineConfig {
+        custom_metrics: vec![custom("jobs"), custom("jobs_total")],
+        running_requests_spec: Some("jobs_running".parse().unwrap()),
+        ..EngineConfig::named("own")
+    };
+    let mappings = EngineMappings::new("own", "engine", &[config]).unwrap();
+    let own = mappings.for_labels(&BTreeMap::new());
+    let page = b"# TYPE jobs counter\njobs_total{a=\"b\"} 3\njobs_created{a=\"b\"} 17\njobs_running 1\n# EOF\n";
+    let report = own.scan(page, Time::ZERO, &mut ScanState::default());
+    assert_eq!(report.scraped.custom, BTreeMap::from([("jobs".into(), 3.0), ("jobs_total".into(), 3.0)]));
+    assert_eq!(report.scraped.running, Some(1));
 }
 
 #[test]
