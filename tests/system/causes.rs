@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use reqwest::{Client, RequestBuilder};
-use serde_json::json;
-use sluice_testkit::{Protocol, RecordingUpstream, Reply, SseEvents, Stack, Template, eventually, unused_address};
+use serde_json::{Value, json};
+use sluice_testkit::{
+    EnvoyConfig, PickerConfig, Protocol, RecordingUpstream, Reply, SseEvents, Stack, Template, eventually,
+    unused_address,
+};
 use tokio::task::JoinSet;
 
 use crate::support::{CHAT, LIMIT, WHOLE_REQUESTS, chat, picker, post};
@@ -119,6 +122,46 @@ async fn endings(counting: &mut Counting, broken_off: &str) -> Result<()> {
     counting.one_more("error").await.context("a proxy that dies")?;
     drop(open);
     Ok(())
+}
+
+#[tokio::test]
+async fn each_request_that_has_ended_is_a_line_of_the_detailed_log() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    let envoy = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
+    let servers = [server.address()];
+    let stack = Stack::start_configured(picker(), &["-v=4"], PickerConfig::standalone, envoy, &servers).await.unwrap();
+    let client = Protocol::Http1.client().unwrap();
+    let body = chat("hello", 5, false);
+    let length = u64::try_from(body.to_string().len()).unwrap();
+    let ask = async |id: &str, body: &Value| {
+        let request = post(&client, &stack.envoy.url(CHAT), body).header("x-request-id", id);
+        request.send().await.unwrap().bytes().await.unwrap();
+    };
+    let line = async |id: &str| {
+        eventually(LIMIT, "a line of the log", async || {
+            let log = stack.picker.process().output();
+            let lines = log.lines().into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+            let mut about = lines.filter(|line| line["message"] == "request ended" && line["request"] == id);
+            let first = about.next();
+            ensure!(about.next().is_none(), "a second line about {id}");
+            Ok(first)
+        })
+        .await
+        .unwrap()
+    };
+    ask("served", &body).await;
+    let served = line("served").await;
+    assert_eq!((&served["cause"], &served["status"]), (&json!("natural"), &json!(200)), "{served}");
+    assert_eq!(served["endpoint"], server.address().to_string(), "{served}");
+    assert!(served["request_bytes"].as_u64().unwrap() > length, "headers and body: {served}");
+    assert_eq!(served["response_bytes"], length, "{served}");
+    let [placed, took] = ["placed_after", "took"].map(|field| served[field].as_f64().unwrap());
+    assert!(placed > 0.0 && took >= placed, "{served}");
+
+    ask("refused", &json!({})).await;
+    let refused = line("refused").await;
+    assert_eq!((&refused["cause"], &refused["status"]), (&json!("refused"), &json!(400)), "{refused}");
+    assert_eq!(refused["endpoint"], Value::Null, "{refused}");
 }
 
 #[tokio::test]

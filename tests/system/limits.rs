@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use sluice_testkit::{Protocol, eventually};
+use sluice_testkit::{Part, Protocol, eventually};
 use tokio::task::JoinSet;
 
 use crate::envoy::modes::with_modes;
@@ -122,6 +122,81 @@ async fn a_body_without_end_is_a_413_that_leaves_nothing_behind() {
     }
 }
 
+/// A request with a body of this size, whose length is announced or not.
+async fn send_body(pool: &Counted, protocol: Protocol, length: usize, is_announced: bool) -> (u16, String) {
+    let body = chat(&"x".repeat(length), 1, false).to_string();
+    let request = post(&protocol.client().unwrap(), &pool.stack.envoy.url(CHAT), &json!({}));
+    let request = if is_announced {
+        request.body(body)
+    } else {
+        request.body(reqwest::Body::wrap_stream(stream::iter([Ok::<_, Infallible>(body)])))
+    };
+    let response = tokio::time::timeout(LIMIT, for_millis(request, 1).send()).await.unwrap().unwrap();
+    assert!(response.status() != 413 || !response.headers().contains_key("retry-after"));
+    (response.status().as_u16(), response.text().await.unwrap())
+}
+
+/// Trying again would be no use, so that it is not told to.
+#[tokio::test]
+async fn what_could_never_be_taken_is_a_413_that_names_the_limit_however_full_the_queue_is() {
+    let limits = json!({"maxRequestBody": 300_000, "bodyMemory": 200_000});
+    let flow = json!({"defaultPriorityBand": {"maxRequests": 1, "maxBytes": 100_000}});
+    for mode in ["FULL_DUPLEX_STREAMED", "BUFFERED", "NONE"] {
+        let config = config(1, &flow, &json!({ "limits": limits }));
+        let mut pool = Counted::start_with(1, &config, &[], with_modes(mode, "NONE").unwrap()).await.unwrap();
+        let is_held = mode != "NONE";
+        for is_full in [false, true] {
+            if is_full {
+                for waiting in [0, 1] {
+                    let request = pool.chat("before");
+                    pool.send(request);
+                    pool.wait_for(1, waiting).await.unwrap();
+                }
+            }
+            for protocol in Protocol::ALL {
+                for (length, named) in [(150_000, "maxBytes"), (250_000, "bodyMemory"), (350_000, "maxRequestBody")] {
+                    let (status, body) = send_body(&pool, protocol, length, true).await;
+                    let case = format!("{mode}, {protocol:?}, full: {is_full}, {named}: {status} {body}");
+                    match (length, is_held) {
+                        // Whatever is announced, the picker holds nothing of it.
+                        (..=300_000, false) => assert_eq!(status, if is_full { 429 } else { 200 }, "{case}"),
+                        (300_001.., true) => assert!(status == 413 && body.contains("bodyMemory"), "{case}"),
+                        _ => assert!(status == 413 && body.contains(named), "{case}"),
+                    }
+                }
+                let (status, body) = send_body(&pool, protocol, 1_000, true).await;
+                assert_eq!(status, if is_full { 429 } else { 200 }, "{mode}, {protocol:?}: {body}");
+                if is_held && !is_full {
+                    let (status, body) = send_body(&pool, protocol, 150_000, false).await;
+                    assert!(status == 413 && body.contains("larger than 100000 bytes (maxBytes)"), "{mode}: {body}");
+                }
+            }
+        }
+        pool.hang_up().await.unwrap();
+        assert_nothing_is_left(&pool).await;
+    }
+}
+
+#[tokio::test]
+async fn more_lines_of_headers_than_a_thousand_are_a_431() {
+    let mut proxy = envoy().unwrap();
+    // Its own limit is 100.
+    proxy.put(Part::ConnectionManager, "common_http_protocol_options", json!({"max_headers_count": 5_000})).unwrap();
+    let pool = Counted::start_with(1, &config(1, &json!({}), &json!({})), &[], proxy).await.unwrap();
+    for protocol in Protocol::ALL {
+        let client = protocol.client().unwrap();
+        for (lines, expected) in [(90, 200), (1_100, 431)] {
+            let request = post(&client, &pool.stack.envoy.url(CHAT), &chat("hello", 1, false));
+            let request = (0..lines).fold(for_millis(request, 1), |request, _| request.header("x-many", "y"));
+            let response = request.send().await.unwrap();
+            assert_eq!(response.status(), expected, "{protocol:?}, {lines}");
+            let said = response.text().await.unwrap().contains("more than 1000 header lines");
+            assert_eq!(said, expected == 431, "{protocol:?}: the model server has a limit of its own");
+        }
+    }
+    assert_nothing_is_left(&pool).await;
+}
+
 #[tokio::test]
 async fn headers_that_are_too_large_are_a_431() {
     let limits = config(1, &json!({}), &json!({"limits": {"maxRequestHeaders": "4Ki"}}));
@@ -136,7 +211,8 @@ async fn headers_that_are_too_large_are_a_431() {
         let response = ask(5_000).await;
         assert_eq!(response.status(), 431, "{protocol:?}");
         let body: Value = response.json().await.unwrap();
-        assert_eq!(body["error"]["message"], "the request headers are larger than 4096 bytes", "{protocol:?}");
+        let said = "the request headers are larger than 4096 bytes (maxRequestHeaders)";
+        assert_eq!(body["error"]["message"], said, "{protocol:?}");
         // Beyond its own limit the proxy answers alone, or ends the connection.
         let length = 80 << 10;
         let request = post(&client, &pool.stack.envoy.url(CHAT), &chat("hello", 1, false));

@@ -130,6 +130,17 @@ pub(crate) enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The status that the client got, if it got one and the picker knows it.
+    pub(crate) const fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused(code) => Some(code.http_status()),
+            Self::Unaccounted { status } | Self::Terminated { status, .. } => *status,
+            Self::HandedOver => None,
+        }
+    }
+}
+
 /// Who made a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Responder {

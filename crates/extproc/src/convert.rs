@@ -18,9 +18,10 @@ use sluice_core::Headers;
 use sluice_data::Subset;
 use sluice_router::Vouched;
 
-use crate::message::{BodyMode, BodyModes, Inbound, Message, Origin};
+use crate::message::{BodyMode, BodyModes, Inbound, Message, Origin, Standing};
 use crate::reject::ImmediateReply;
 use crate::reply::{Piece, Reply, RequestMutation};
+use crate::request_headers::MAX_HEADER_LINES;
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
@@ -63,8 +64,7 @@ pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> In
         modes: protocol_config.as_ref().map(modes),
         subset: hint,
         vouched: said,
-        refusal: None,
-        revocable: false,
+        standing: Standing::default(),
         message,
     }
 }
@@ -80,11 +80,12 @@ fn text<'a>(fields: &'a Struct, key: &str) -> Option<&'a str> {
     }
 }
 
-/// A proxy fills either `raw_value` or `value`.
+/// A proxy fills either `raw_value` or `value`. What goes far beyond the lines that a request may have is left out.
 fn headers(map: Option<HeaderMap>) -> Headers {
     let lines = map.map(|map| map.headers).unwrap_or_default();
-    let mut headers = Headers::with_capacity(lines.len());
-    for HeaderValue { key, value, raw_value } in lines {
+    let kept = lines.len().min(MAX_HEADER_LINES + 1);
+    let mut headers = Headers::with_capacity(kept);
+    for HeaderValue { key, value, raw_value } in lines.into_iter().take(kept) {
         headers.push(&key, if raw_value.is_empty() { value.into_bytes() } else { raw_value });
     }
     headers

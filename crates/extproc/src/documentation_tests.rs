@@ -12,6 +12,7 @@ use crate::error_shape::ErrorShape;
 use crate::message::BodyMode;
 use crate::reject::{Code, Refusal};
 use crate::reply::GATEWAY_HEADERS;
+use crate::request_headers::{BodyLimit, MAX_HEADER_LINES};
 use crate::session::SessionSettings;
 
 const PAGE: &str = include_str!("../../../docs/requests.md");
@@ -95,9 +96,15 @@ fn the_table_of_other_refusals_is_what_clients_are_told() {
         row("unknown objective, `reject`", &Rejection::UnknownObjective { name: "x".into() }.into()),
         row("body without a model", &Refusal::model_missing()),
         row("body that is no JSON object", &ParseError::NotAnObject.into()),
-        row("body over `maxRequestBody`", &Refusal::body_too_large(64 << 20)),
+        row("body over `maxRequestBody`", &Refusal::body_too_large(BodyLimit::of_requests(64 << 20))),
+        row(
+            "body over `maxBytes` of a queue",
+            &Rejection::TooLarge { limit: 1_000_000_000, outcome: Outcome::RejectedCapacity }.into(),
+        ),
+        row("body over all of `bodyMemory`", &Refusal::body_too_large(BodyLimit::of_memory(1 << 30))),
         row("headers over `maxRequestHeaders`", &Refusal::headers_too_large(64 << 10)),
-        row("request over `bodyMemory`", &Refusal::out_of_body_memory(1)),
+        row("more than 1000 lines of headers", &Refusal::too_many_headers(MAX_HEADER_LINES)),
+        row("`bodyMemory` used up", &Refusal::out_of_body_memory(1)),
         row("body that stopped arriving", &Refusal::body_stalled(Duration::from_secs(60))),
         row("message over the limit of gRPC", &Refusal::message_too_large()),
         row("drain, body not complete", &Refusal::shutting_down(1)),

@@ -4,6 +4,8 @@
 //! whose stream is dropped, by a reset or at shutdown, is cleaned up by the drop.
 
 mod ending;
+mod identify;
+mod record;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,24 +14,23 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use futures_util::FutureExt as _;
 use sluice_core::{Priority, Request, Time, TokenEstimate};
 use sluice_flow::RevokeCause;
-use sluice_router::{Identity, InFlight, Intent, Rejection, Resolved, Routed};
+use sluice_router::{Identity, InFlight, Intent, Rejection, Routed};
 use tokio::sync::watch;
 use tonic::{Status, Streaming};
 
+use self::record::Record;
 use crate::action::{Action, Close, Ending, Notice, Outcome};
 use crate::body_memory::Share;
 use crate::convert;
-use crate::message::{Inbound, InboundEnd, Message};
+use crate::message::InboundEnd;
 use crate::metrics::{Labels, Running};
 use crate::reject::{Code, Refusal};
 use crate::reply::Reply;
-use crate::request_headers::is_header_only;
 use crate::service::{Shared, Terms};
 use crate::session::{Session, StreamFacts};
 use crate::timer::Timer;
@@ -70,6 +71,7 @@ pub(crate) struct Driver {
     labels: Labels,
     in_flight: Option<InFlight>,
     running: Option<Running>,
+    record: Option<Record>,
     ended: bool,
 }
 
@@ -101,6 +103,7 @@ impl Driver {
     ) -> Self {
         let session = Session::new(terms.session_settings, facts);
         let ending = Some(shared.ending.subscribe());
+        let record = Record::open(facts.opened);
         shared.open_streams.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
@@ -126,6 +129,7 @@ impl Driver {
             labels: Labels::default(),
             in_flight: None,
             running: None,
+            record,
             ended: false,
         }
     }
@@ -167,7 +171,7 @@ impl Driver {
                 Event::Inbound(Ok(Some(request))) => self.on_message(request),
                 Event::Inbound(Ok(None)) => self.on_inbound_end(InboundEnd::HalfClosed),
                 Event::Inbound(Err(status)) => self.on_inbound_end(ending::end_of(&status)),
-                Event::GivenUp => self.refuse_body(),
+                Event::GivenUp => self.give_up_body(),
                 Event::Ending => {
                     self.ending = None;
                     let retry_after = self.terms.router.retry_after_seconds(self.priority);
@@ -224,54 +228,20 @@ impl Driver {
         self.session.on_time(now, &mut shared.random(), &wait_ends, &mut self.actions);
     }
 
-    /// With the request headers it is known who the request is from, and sometimes that it need not go on.
-    fn identify(&mut self, inbound: &mut Inbound) {
-        let Inbound {
-            message: Message::RequestHeaders { headers, end_of_stream }, vouched, refusal, revocable, ..
-        } = inbound
-        else {
-            return;
-        };
-        let header_only = is_header_only(headers, *end_of_stream);
-        match self.terms.router.identify(headers, vouched.as_ref()) {
-            Ok(Resolved { identity, unknown_objective }) => {
-                if unknown_objective {
-                    self.shared.metrics.objective_not_found();
-                }
-                self.labels = self.shared.metrics.labels(&identity);
-                if let Some(rejection) = self.terms.router.refuse_by_headers(&identity, headers, header_only) {
-                    if let Rejection::NotAdmitted { outcome, .. } = rejection {
-                        self.shared.metrics.queued(&mut self.labels, outcome, Duration::ZERO);
-                    }
-                    *refusal = Some(rejection.into());
-                }
-                self.priority = identity.priority;
-                // It has to listen even if nothing is evicted now: that may change while it runs.
-                self.revocable = identity.priority.is_sheddable();
-                *revocable = self.revocable && self.terms.session_settings.eviction.is_some();
-                self.identity = Some(identity);
-            }
-            Err(rejection) => {
-                if matches!(rejection, Rejection::UnknownObjective { .. }) {
-                    self.shared.metrics.objective_not_found();
-                }
-                *refusal = Some(rejection.into());
-            }
-        }
-    }
-
     fn on_routed(&mut self, routed: Result<Routed, Rejection>) {
         self.routing = None;
         self.routed = None;
         let outcome = match &routed {
             Ok(_) => sluice_flow::Outcome::Dispatched,
-            Err(Rejection::NotAdmitted { outcome, .. }) => *outcome,
-            Err(_) => sluice_flow::Outcome::EvictedOther,
+            Err(rejection) => rejection.outcome().unwrap_or(sluice_flow::Outcome::EvictedOther),
         };
         let result = match routed {
             Ok(Routed { destination, in_flight }) => match self.keep(in_flight) {
                 Ok(()) => {
                     self.running = Some(self.shared.metrics.placed(&mut self.labels));
+                    if let Some(record) = &mut self.record {
+                        record.placed(self.shared.clock.now(), &destination);
+                    }
                     Ok(destination)
                 }
                 Err(refusal) => Err(refusal),
@@ -291,11 +261,17 @@ impl Driver {
                 Action::Reply(reply) => self.outbox.push_back(reply),
                 Action::Holding(bytes) => self.hold(bytes),
                 Action::Served(address) => {
+                    if let Some(record) = &mut self.record {
+                        record.served_by(address);
+                    }
                     if let Some(in_flight) = &mut self.in_flight {
                         self.terms.router.served_by(in_flight, address);
                     }
                 }
                 Action::Sending(bytes) => {
+                    if let Some(record) = &mut self.record {
+                        record.sent(bytes);
+                    }
                     if let Some(in_flight) = &mut self.in_flight {
                         in_flight.sending(bytes);
                     }
@@ -321,10 +297,7 @@ impl Driver {
                 Action::Notice(notice) => {
                     self.shared.notices.say(notice);
                 }
-                Action::End(ending) => {
-                    tracing::debug!(?ending, "request ended");
-                    self.end(&ending);
-                }
+                Action::End(ending) => self.end(&ending),
                 Action::Close(close) => self.close = Some(close),
             }
         }
@@ -336,33 +309,15 @@ impl Driver {
         }
     }
 
-    /// Counts the bytes of the request that are held. One that there is no room for is refused.
-    fn hold(&mut self, bytes: u64) {
-        if bytes == 0 {
-            self.body = None;
-            return;
-        }
-        let held = match &mut self.body {
-            Some(share) => share.resize(bytes),
-            None => self.shared.body_memory.hold(self.priority, bytes).map(|share| self.body = Some(share)),
-        };
-        if held.is_err() {
-            self.refuse_body();
-        }
-    }
-
-    fn refuse_body(&mut self) {
-        self.body = None;
-        let retry_after = self.terms.router.retry_after_seconds(self.priority);
-        self.session.on_refused(&Refusal::out_of_body_memory(retry_after), &mut self.actions);
-    }
-
     fn start_routing(&mut self, intent: Intent) {
         // There was no memory for it, a moment ago.
         if self.session.is_over() {
             return;
         }
         let Some(identity) = self.identity.take() else { return };
+        if let Some(record) = &mut self.record {
+            record.named(&intent.request.id);
+        }
         self.labels.name_model(&intent.request);
         self.queues = self.terms.router.queues(intent.header_only);
         self.prompt_estimate = TokenEstimate::default().tokens(intent.request.body_bytes, None);

@@ -16,11 +16,19 @@ pub(crate) struct Inbound {
     pub(crate) subset: Option<Subset>,
     /// Who the proxy says the request is from.
     pub(crate) vouched: Option<Vouched>,
-    /// What the request headers alone rule out.
-    pub(crate) refusal: Option<Refusal>,
-    /// The request, whose headers these are, may be cut off for more urgent work.
-    pub(crate) revocable: bool,
+    pub(crate) standing: Standing,
     pub(crate) message: Message,
+}
+
+/// What the picker knows of the request whose headers a message brings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing {
+    /// Why it is not let in.
+    pub(crate) refusal: Option<Refusal>,
+    /// The most bytes that its queue would ever take; none if nothing bounds them, or if that was looked at already.
+    pub(crate) largest: Option<u64>,
+    /// It may be cut off for more urgent work.
+    pub(crate) revocable: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +77,11 @@ impl Origin {
 pub(crate) struct BodyModes {
     pub(crate) request: BodyMode,
     pub(crate) response: BodyMode,
+}
+
+impl BodyModes {
+    /// Of a proxy that does not say.
+    pub(crate) const UNKNOWN: Self = Self { request: BodyMode::Other, response: BodyMode::Other };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

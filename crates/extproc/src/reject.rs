@@ -9,6 +9,7 @@ use sluice_router::Rejection;
 
 use crate::error_shape::ErrorShape;
 use crate::message::BodyMode;
+use crate::request_headers::BodyLimit;
 use crate::session::SessionSettings;
 
 /// The shape of a refusal's body.
@@ -101,12 +102,18 @@ impl Refusal {
         Self::new(Code::BadRequest, "model not found in request body")
     }
 
-    pub(crate) fn body_too_large(limit: u64) -> Self {
-        Self::new(Code::PayloadTooLarge, format!("the request body is larger than {limit} bytes"))
+    pub(crate) fn body_too_large(limit: BodyLimit) -> Self {
+        let BodyLimit { bytes, setting } = limit;
+        Self::new(Code::PayloadTooLarge, format!("the request body is larger than {bytes} bytes ({setting})"))
     }
 
     pub(crate) fn headers_too_large(limit: u64) -> Self {
-        Self::new(Code::HeadersTooLarge, format!("the request headers are larger than {limit} bytes"))
+        let what = format!("the request headers are larger than {limit} bytes (maxRequestHeaders)");
+        Self::new(Code::HeadersTooLarge, what)
+    }
+
+    pub(crate) fn too_many_headers(limit: usize) -> Self {
+        Self::new(Code::HeadersTooLarge, format!("the request has more than {limit} header lines"))
     }
 
     /// The body of the request stopped arriving.
@@ -223,6 +230,7 @@ impl From<Rejection> for Refusal {
         let retry_after = rejection.retry_after();
         let (code, reason) = match rejection {
             Rejection::UnknownObjective { .. } => (Code::BadRequest, None),
+            Rejection::TooLarge { .. } => (Code::PayloadTooLarge, None),
             Rejection::Shed { .. } => (Code::ResourceExhausted, None),
             Rejection::NotAdmitted { outcome, .. } => {
                 let reason = outcome.reason();

@@ -2,6 +2,38 @@
 
 use sluice_core::Headers;
 
+/// A request with more lines is refused; the next one is read, to tell. Each costs more than its bytes.
+pub(crate) const MAX_HEADER_LINES: usize = 1_000;
+
+/// The most bytes that a body may have, and the setting that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BodyLimit {
+    pub(crate) bytes: u64,
+    pub(crate) setting: &'static str,
+}
+
+impl BodyLimit {
+    /// Of every request.
+    pub(crate) const fn of_requests(bytes: u64) -> Self {
+        Self { bytes, setting: "maxRequestBody" }
+    }
+
+    /// Of those that wait in the same queue.
+    pub(crate) const fn of_queue(bytes: u64) -> Self {
+        Self { bytes, setting: "maxBytes" }
+    }
+
+    /// Of all that wait here.
+    pub(crate) const fn of_memory(bytes: u64) -> Self {
+        Self { bytes, setting: "bodyMemory" }
+    }
+
+    /// The smaller one.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        if other.bytes < self.bytes { other } else { self }
+    }
+}
+
 /// The path the client asked for, wherever a gateway may have put it.
 pub(crate) fn path_of(headers: &Headers) -> &str {
     [":path", "x-original-path", "x-forwarded-path"]

@@ -129,7 +129,7 @@ impl Terms {
             max_request_headers,
             max_request_body,
             body_progress_timeout,
-            body_memory: _,
+            body_memory,
             refusal_style,
             retry_after,
             bodies,
@@ -154,6 +154,7 @@ impl Terms {
         let session_settings = SessionSettings {
             max_request_headers,
             max_request_body,
+            body_memory,
             body_progress_timeout,
             refusal_style,
             retry_after,
@@ -271,8 +272,10 @@ impl ExternalProcessor for Service {
     ) -> Result<Response<ReplyStream>, Status> {
         let timeout = request.metadata().get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
         let peer = request.extensions().get::<Peer>().unwrap_or(&self.0.peer).clone();
+        let opened = self.0.clock.now();
         let facts = StreamFacts {
-            deadline: timeout.map(|timeout| self.0.clock.now().saturating_add(in_time(timeout))),
+            opened,
+            deadline: timeout.map(|timeout| opened.saturating_add(in_time(timeout))),
             may_choose_modes: may_choose_modes(request.metadata()),
             message_timeout: message_timeout(request.metadata()),
             skips_trailers: peer.trailers().are_skipped(),

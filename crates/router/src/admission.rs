@@ -68,6 +68,11 @@ impl Admission {
         })
     }
 
+    /// The most bytes that a request of `priority` may have to be let in at all; none where nothing bounds them.
+    pub fn largest_request(&self, priority: Priority) -> Option<u64> {
+        self.shared.look(|engine, _| engine.largest_request(priority))
+    }
+
     /// Seconds, in `1..=15`, after which a request of `priority` has a fair chance to get in: the base of a jittered
     /// `Retry-After`.
     pub fn retry_after(&self, priority: Priority) -> u8 {

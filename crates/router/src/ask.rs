@@ -30,18 +30,19 @@ pub(crate) fn ask_of_headers(identity: &Identity, bytes: u64) -> Ask {
     Ask { bytes, ..Ask::new(flow, Time::ZERO) }
 }
 
-/// `tokens` is what the request is taken for, `deadline` until when its stream lets it
-/// wait.
+/// `held_bytes` of the request are kept while it waits; `tokens` is what it is taken for, `deadline` until when its
+/// stream lets it wait.
 pub(crate) fn ask(
     request: &Request,
     identity: &Identity,
+    held_bytes: u64,
     subset: Option<&Subset>,
     tokens: u64,
     deadline: Option<Time>,
 ) -> Ask {
     Ask {
         flow: FlowKey { tenant: Arc::clone(&identity.tenant), priority: identity.priority },
-        bytes: request.body_bytes,
+        bytes: held_bytes,
         tokens,
         received: request.received,
         ttl: ttl(&request.headers),

@@ -16,6 +16,9 @@ pub enum Rejection {
     /// Admission did not let it in, or not in time.
     #[error("{}", admission_text(*outcome))]
     NotAdmitted { outcome: Outcome, retry_after: Option<u64> },
+    /// No queue will ever take it, however empty it is: it has more bytes than `limit`. `outcome` is what admission said.
+    #[error("the request body is larger than {limit} bytes (maxBytes)")]
+    TooLarge { limit: u64, outcome: Outcome },
     /// The pool, or the part of it that the request may use, is empty.
     #[error("failed to find endpoint candidates for serving the request")]
     NoCandidates { retry_after: u64 },
@@ -35,11 +38,23 @@ impl Rejection {
     /// Seconds after which trying again makes sense; none where it never does.
     pub const fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::UnknownObjective { .. } | Self::Scheduling(_) => None,
+            Self::UnknownObjective { .. } | Self::TooLarge { .. } | Self::Scheduling(_) => None,
             Self::NotAdmitted { retry_after, .. } => *retry_after,
             Self::Shed { retry_after } | Self::NoCandidates { retry_after } | Self::NoneAvailable { retry_after } => {
                 Some(*retry_after)
             }
+        }
+    }
+
+    /// How it left admission; none if it never came there, or went on to be placed.
+    pub const fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Self::NotAdmitted { outcome, .. } | Self::TooLarge { outcome, .. } => Some(*outcome),
+            Self::UnknownObjective { .. }
+            | Self::Shed { .. }
+            | Self::NoCandidates { .. }
+            | Self::NoneAvailable { .. }
+            | Self::Scheduling(_) => None,
         }
     }
 

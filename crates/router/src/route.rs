@@ -8,11 +8,11 @@ use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use sluice_core::{Endpoint, Headers, Priority, Request, Time, TokenEstimate};
 use sluice_data::{EndpointTable, Snapshot, Subset};
-use sluice_flow::{Eligibility, Stage, TokensAtFirstChunk, TtlHeader};
+use sluice_flow::{Eligibility, Outcome, Stage, TokensAtFirstChunk, TtlHeader};
 use sluice_schedule::{Candidates, Decision, Rng, ScheduleError, Scheduler};
 use smallvec::SmallVec;
 
-use crate::admission::{Admit, NotParked, NotStarted, Permit, Target};
+use crate::admission::{self, Admission, Admit, NotParked, NotStarted, Permit, Target};
 use crate::ask::{Allowed, ask, ask_of_headers, ttl};
 use crate::gatekeeper::Gatekeeper;
 use crate::{FlowDurations, Identities, Identity, InFlight, Rejection, Resolved, Vouched};
@@ -23,6 +23,9 @@ pub struct Intent {
     pub request: Arc<Request>,
     /// The endpoints the gateway allows; none: the whole pool.
     pub subset: Option<Subset>,
+    /// The bytes of its body that are kept, here or by the proxy, until it starts: they count against its queue. A body
+    /// that is only announced takes no room.
+    pub held_bytes: u64,
     /// The request has no body and asks for none of the model's time.
     pub header_only: bool,
     /// Until when it may wait: soon after, the stream that it came on ends by itself.
@@ -74,7 +77,6 @@ struct Passage<'a> {
     request: &'a Arc<Request>,
     identity: &'a Identity,
     subset: Option<Subset>,
-    deadline: Option<Time>,
     tokens: u64,
     rng: Rng,
 }
@@ -99,20 +101,27 @@ impl Router {
         self.identities.resolve(headers, vouched)
     }
 
-    /// Refuses, and counts, a request that would be refused whatever its body says. `header_only` as in [`Intent`]. None
-    /// does not promise admission.
-    pub fn refuse_by_headers(&self, identity: &Identity, headers: &Headers, header_only: bool) -> Option<Rejection> {
+    /// Refuses, and counts, a request that would be refused whatever its body says, of which `held_bytes` will be kept.
+    /// `held_bytes` and `header_only` as in [`Intent`]. None does not promise admission.
+    pub fn refuse_by_headers(&self, identity: &Identity, held_bytes: u64, header_only: bool) -> Option<Rejection> {
         let Gatekeeper::FlowControl(admission) = &self.gatekeeper else { return None };
         if header_only && !self.admit_header_only {
             return None;
         }
-        let bytes = headers.last_str("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-        let ask = || admission.refuse_by_headers(&ask_of_headers(identity, bytes));
+        let ask = || admission.refuse_by_headers(&ask_of_headers(identity, held_bytes));
         let refusal = match &self.durations {
             Some(durations) => durations.refuse(identity, ask),
             None => ask(),
         };
-        refusal.map(|refusal| Rejection::not_admitted(refusal, &mut self.rng()))
+        refusal.map(|refusal| not_admitted(admission, refusal, identity.priority, held_bytes, &mut self.rng()))
+    }
+
+    /// The most bytes that may be held of a request of `priority`; none where no queue bounds them.
+    pub fn largest_request(&self, priority: Priority) -> Option<u64> {
+        match &self.gatekeeper {
+            Gatekeeper::FlowControl(admission) => admission.largest_request(priority),
+            Gatekeeper::Open | Gatekeeper::Shedding(_) => None,
+        }
     }
 
     /// A request has to ask for admission, and may have to wait for it. `header_only` as in [`Intent`].
@@ -170,11 +179,12 @@ impl Router {
     /// Waits until the request may start, chooses endpoints for it and books them. Dropping the future, at any point,
     /// leaves no trace.
     pub async fn route(&self, intent: Intent, identity: Identity) -> Result<Routed, Rejection> {
-        let Intent { request, subset, header_only, deadline } = intent;
+        let Intent { request, subset, held_bytes, header_only, deadline } = intent;
         let subset = subset.filter(|_| self.heed_subset);
         // No estimate weighs more than any endpoint may hold, so that sums of them cannot overflow.
         let tokens = self.estimate.tokens(request.body_bytes, request.max_output_tokens).min(Endpoint::MAX_LIMIT);
-        let mut passage = Passage { request: &request, identity: &identity, subset, deadline, tokens, rng: self.rng() };
+        let rng = self.rng();
+        let mut passage = Passage { request: &request, identity: &identity, subset, tokens, rng };
         if header_only && !self.admit_header_only {
             let targets = self.place_uncounted(&mut passage)?;
             return Ok(Routed { destination: destination(&targets), in_flight: None });
@@ -189,13 +199,15 @@ impl Router {
                 self.start_unbounded(&mut passage)
             }
             Gatekeeper::FlowControl(admission) => {
-                let ask = ask(passage.request, passage.identity, passage.subset.as_ref(), tokens, passage.deadline);
+                let ask = ask(&request, &identity, held_bytes, passage.subset.as_ref(), tokens, deadline);
                 let mut verdict = match &self.durations {
                     Some(durations) => durations.admit(&identity, || admission.admit(ask)).await,
                     None => admission.admit(ask).await,
                 };
                 loop {
-                    let permit = verdict.map_err(|dropped| Rejection::not_admitted(dropped, &mut passage.rng))?;
+                    let permit = verdict.map_err(|dropped| {
+                        not_admitted(admission, dropped, identity.priority, held_bytes, &mut passage.rng)
+                    })?;
                     match self.start(&mut passage, permit)? {
                         Attempt::Started(routed) => return Ok(routed),
                         Attempt::Parked(again) => verdict = again.await,
@@ -366,6 +378,22 @@ impl Passage<'_> {
         ruled_out.retain(|serial| !is_suitable(serial));
         ruled_out.sort_unstable();
         Allowed { subset: self.subset.clone(), ruled_out }
+    }
+}
+
+/// A request that could not get in even into an empty queue is told so: trying again would be no use.
+fn not_admitted(
+    admission: &Admission,
+    dropped: admission::Rejection,
+    priority: Priority,
+    held_bytes: u64,
+    rng: &mut Rng,
+) -> Rejection {
+    let outcome = dropped.outcome;
+    let at_the_door = matches!(outcome, Outcome::RejectedCapacity | Outcome::RejectedNoEndpoints);
+    match admission.largest_request(priority) {
+        Some(limit) if at_the_door && held_bytes > limit => Rejection::TooLarge { limit, outcome },
+        _ => Rejection::not_admitted(dropped, rng),
     }
 }
 

@@ -148,8 +148,16 @@ impl World {
     }
 
     fn queueing_by(clock: Arc<dyn Clock>, filters: &[Arc<dyn Filter>], ports: &[u16]) -> Self {
+        Self::queueing_as_by(one_per_endpoint(), clock, filters, ports)
+    }
+
+    fn queueing_as(config: Config, ports: &[u16]) -> Self {
+        Self::queueing_as_by(config, Arc::new(SystemClock::start()), &[], ports)
+    }
+
+    fn queueing_as_by(config: Config, clock: Arc<dyn Clock>, filters: &[Arc<dyn Filter>], ports: &[u16]) -> Self {
         Self::filtering(filters, ports, |table| {
-            let admission = Admission::start(one_per_endpoint(), clock, &Tasks::new(NoTasks));
+            let admission = Admission::start(config, clock, &Tasks::new(NoTasks));
             let listener = admission.clone();
             table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
             (Gatekeeper::FlowControl(admission.clone()), Some(admission))
@@ -186,7 +194,7 @@ fn intent() -> Intent {
         max_output_tokens: None,
         body_bytes: 400,
     };
-    Intent { request: Arc::new(request), subset: None, header_only: false, deadline: None }
+    Intent { request: Arc::new(request), subset: None, held_bytes: 400, header_only: false, deadline: None }
 }
 
 /// The answer, if it is there already.

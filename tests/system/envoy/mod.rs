@@ -12,4 +12,5 @@ pub(crate) mod modes;
 mod outside_full_duplex;
 mod raw_http2;
 mod timeouts;
+mod trailers;
 mod uploads;

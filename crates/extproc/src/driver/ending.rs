@@ -95,7 +95,12 @@ impl Driver {
             evicted = Some(Delivery::Left);
         }
         let was_revoked = self.revoked.is_some();
-        self.shared.metrics.ended(EndCause::of(outcome, was_revoked));
+        let end_cause = EndCause::of(outcome, was_revoked);
+        self.shared.metrics.ended(end_cause);
+        if let Some(record) = self.record.take() {
+            let ending = Ending { outcome, evicted, ..ending.clone() };
+            record.close(self.shared.clock.now(), end_cause, self.session.request_bytes(), &ending);
+        }
         if let Some(in_flight) = self.in_flight.take() {
             let cause = match outcome {
                 Outcome::Terminated { cause, .. } => cause,

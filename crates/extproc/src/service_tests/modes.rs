@@ -47,7 +47,7 @@ async fn a_streamed_request_is_placed_before_its_body_comes() {
 }
 
 #[tokio::test]
-async fn the_picker_asks_for_full_duplex_where_the_proxy_announces_that_it_may() {
+async fn the_picker_asks_for_bodies_where_the_proxy_announces_that_it_may() {
     let settings = ServiceSettings { bodies: Bodies::Full, ..settings() };
     let picking = Picking::start_with(settings, |_| sluice_router::Gatekeeper::Open).await;
     let first = telling([NONE, NONE], request_headers());
@@ -70,7 +70,7 @@ async fn the_picker_asks_for_full_duplex_where_the_proxy_announces_that_it_may()
     let reply = proxy.reply().await;
     assert!(matches!(reply.response, Some(Answer::ResponseHeaders(_))));
     let mode = reply.mode_override.unwrap();
-    assert_eq!(mode.response_body_mode, i32::from(BodySendMode::FullDuplexStreamed));
+    assert_eq!(mode.response_body_mode, i32::from(BodySendMode::Streamed));
 
     let mut proxy = picking.open(vec![first]).await.unwrap();
     assert_eq!(proxy.reply().await.mode_override, None, "not announced");

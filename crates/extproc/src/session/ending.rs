@@ -14,6 +14,7 @@ use crate::reply::Reply;
 /// What an end of the stream leaves open, since the proxy tells both alike.
 const CLIENT_OR_SERVER: &str = "the client left or the model server broke off";
 const COMPLETE_OR_CLIENT: &str = "the response is complete or the client left";
+const UNSEEN: &str = "nothing came of a response whose body was asked for: the proxy goes on without the picker";
 const UNKNOWN: &str = "the proxy ended the stream with the response headers: the request may go on";
 
 /// A proxy can give a request to another picker only as long as it has kept all of it: Envoy keeps 64 KiB, in which
@@ -43,8 +44,7 @@ impl Session {
         // them and none came.
         let response_mode = self.mode_before.unwrap_or_else(|| self.response_mode());
         if passing && end == InboundEnd::Reset && self.skips_trailers(response_mode) {
-            self.end(Outcome::Unaccounted { status: self.status }, UNKNOWN, actions);
-            self.close(Close::Finished, actions);
+            self.leave_unaccounted(UNKNOWN, actions);
             return;
         }
         let (cause, remark) = match (by_stream, passing) {
@@ -62,6 +62,16 @@ impl Session {
         self.close(close, actions);
     }
 
+    /// Nothing has come of a response that the picker has asked for: the proxy goes on without it.
+    pub(super) fn leave_unseen(&mut self, actions: &mut Vec<Action>) {
+        self.leave_unaccounted(UNSEEN, actions);
+    }
+
+    fn leave_unaccounted(&mut self, remark: &'static str, actions: &mut Vec<Action>) {
+        self.end(Outcome::Unaccounted { status: self.status }, remark, actions);
+        self.close(Close::Finished, actions);
+    }
+
     /// Tells what the end of the stream says of how the proxy is set up.
     fn note_settings_of_proxy(&self, now: Time, end: InboundEnd, actions: &mut Vec<Action>) {
         if self.revocation.is_none() && self.is_event_stream_passing_by() {
@@ -75,7 +85,7 @@ impl Session {
                 actions.push(Action::Notice(Notice::ModesRefused));
             }
             RequestPhase::Routing(Routing { tail, since, .. })
-                if end == InboundEnd::HalfClosed && self.is_timed(tail) =>
+                if matches!(end, InboundEnd::HalfClosed | InboundEnd::Reset) && self.is_timed(tail) =>
             {
                 actions.push(Action::GaveUp { after: now.saturating_since(*since) });
             }
@@ -107,10 +117,12 @@ impl Session {
         self.is_response_unseen() && !self.is_cut_off()
     }
 
-    /// A response of the model server that takes its time, of which the picker sees no more than the headers.
+    /// A response of the model server that takes its time, of which the picker sees no more than the headers. One whose
+    /// length is known was complete when it began.
     fn is_event_stream_passing_by(&self) -> bool {
         let event_stream = matches!(self.response, ResponsePhase::Passing { is_event_stream: true, .. });
         event_stream
+            && !self.response_has_length
             && self.response_mode() == BodyMode::None
             && self.status == Some(200)
             && self.proxy_details.is_none()

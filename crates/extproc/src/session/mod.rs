@@ -21,6 +21,7 @@
 //! action; replies are in the order headers, body, trailers for each direction.
 
 mod ending;
+mod limits;
 mod modes;
 mod request;
 mod response;
@@ -38,6 +39,7 @@ use crate::message::{BodyMode, BodyModes, Inbound, Message};
 use crate::phases::{RequestPhase, ResponsePhase};
 use crate::reject::{Refusal, RefusalStyle};
 use crate::reply::Reply;
+use crate::request_headers::BodyLimit;
 use crate::service::MidStream;
 use crate::session::revocation::Revocation;
 
@@ -48,6 +50,8 @@ pub(crate) struct SessionSettings {
     pub(crate) max_request_headers: u64,
     /// A larger request body is refused with 413.
     pub(crate) max_request_body: u64,
+    /// The bytes of requests that may be held at once. A request that does not fit alone is refused with 413.
+    pub(crate) body_memory: u64,
     /// A request whose body stops arriving for so long is refused with 408; zero: never.
     pub(crate) body_progress_timeout: Duration,
     pub(crate) refusal_style: RefusalStyle,
@@ -68,6 +72,7 @@ impl SessionSettings {
     pub(crate) const TEST: Self = Self {
         max_request_headers: 500,
         max_request_body: 1_000,
+        body_memory: 10_000,
         body_progress_timeout: Duration::from_secs(60),
         refusal_style: RefusalStyle::Api,
         retry_after: true,
@@ -90,6 +95,7 @@ pub(crate) struct Wanted {
 /// What is known of one stream before its first message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamFacts {
+    pub(crate) opened: Time,
     /// When the proxy is about to give the stream up: the last moment for a refusal.
     pub(crate) deadline: Option<Time>,
     /// The proxy lets the picker choose the body modes.
@@ -136,6 +142,8 @@ pub(crate) struct Session {
     taken: u64,
     /// Those of its headers.
     header_bytes: u64,
+    /// The most bytes that its body may have.
+    body_limit: BodyLimit,
     /// It asks for another protocol, so that its body has neither a length nor a pace.
     is_upgrade: bool,
     ended: bool,
@@ -166,6 +174,7 @@ impl Session {
             replied: false,
             taken: 0,
             header_bytes: 0,
+            body_limit: BodyLimit::of_requests(settings.max_request_body),
             is_upgrade: false,
             ended: false,
             closed: false,
@@ -184,15 +193,15 @@ impl Session {
         if self.closed || self.is_cut_off() {
             return;
         }
-        let Inbound { modes, subset, vouched: _, refusal, revocable, message } = inbound;
-        self.revocable |= revocable;
+        let Inbound { modes, subset, vouched: _, standing, message } = inbound;
+        self.revocable |= standing.revocable;
         self.modes = self.modes.or(modes);
         if subset.is_some() {
             self.subset = subset;
         }
         match message {
             Message::RequestHeaders { headers, end_of_stream } => {
-                self.on_request_headers(now, headers, end_of_stream, refusal, random, actions);
+                self.on_request_headers(now, headers, end_of_stream, standing, random, actions);
             }
             Message::RequestBody { chunk, end_of_stream } => {
                 self.on_request_body(now, chunk, end_of_stream, random, actions);
@@ -235,6 +244,11 @@ impl Session {
             ResponsePhase::Passing { events, .. } => events.count(),
             ResponsePhase::Waiting | ResponsePhase::Complete => self.events,
         }
+    }
+
+    /// What of the request came here: its headers, and as much of its body as the proxy has shown.
+    pub(crate) const fn request_bytes(&self) -> u64 {
+        self.taken
     }
 
     /// The body of the request is still on its way to the picker.

@@ -12,7 +12,7 @@ use super::timing::UNANNOUNCED_BODY;
 use crate::action::{Action, Notice};
 use crate::error_shape::ErrorShape;
 use crate::ids;
-use crate::message::BodyMode;
+use crate::message::{BodyMode, Standing};
 use crate::phases::{Answer, Held, Reading, RequestPhase, ResponsePhase, Rest, Routing, Tail};
 use crate::reject::Refusal;
 use crate::reply::{GATEWAY_HEADERS, Reply, RequestMutation, pieces};
@@ -24,7 +24,7 @@ impl Session {
         now: Time,
         headers: Headers,
         end_of_stream: bool,
-        refusal: Option<Refusal>,
+        standing: Standing,
         random: &mut dyn FnMut() -> u64,
         actions: &mut Vec<Action>,
     ) {
@@ -32,13 +32,14 @@ impl Session {
             self.out_of_order("request headers", actions);
             return;
         }
-        self.take(headers.iter().map(|(name, value)| name.len() + value.len()).sum());
-        self.header_bytes = self.taken;
+        let Standing { refusal, largest, revocable: _ } = standing;
+        let refusal = self.refuse_by_headers(self.modes, &headers, end_of_stream).or(refusal);
+        self.bound_body(&headers, end_of_stream, largest);
         self.is_upgrade = is_upgrade(&headers);
         let path = path_of(&headers);
         self.api = api_of_path(path);
         self.error_shape = ErrorShape::of(path, &headers);
-        if let Some(refusal) = refusal.or_else(|| self.early_refusal(&headers, end_of_stream, actions)) {
+        if let Some(refusal) = self.refuse_by_mode(end_of_stream, actions).or(refusal) {
             self.refuse(&refusal, actions);
             return;
         }
@@ -73,24 +74,14 @@ impl Session {
         }
     }
 
-    fn take(&mut self, bytes: usize) {
-        self.taken = self.taken.saturating_add(bytes as u64);
-    }
-
-    /// What the headers alone rule out.
-    fn early_refusal(&self, headers: &Headers, end_of_stream: bool, actions: &mut Vec<Action>) -> Option<Refusal> {
+    /// Envoy does not end the request upstream for some of the bodies that do not fit into its buffer.
+    fn refuse_by_mode(&self, end_of_stream: bool, actions: &mut Vec<Action>) -> Option<Refusal> {
         let mode = self.request_mode();
-        if mode == BodyMode::BufferedPartial && !end_of_stream {
-            // Envoy does not end the request upstream for some of the bodies that do not fit into its buffer.
+        let hangs = mode == BodyMode::BufferedPartial && !end_of_stream;
+        hangs.then(|| {
             actions.push(Action::Notice(Notice::RefusedMode { direction: "request", mode }));
-            return Some(Refusal::body_mode("request", mode));
-        }
-        let limit = self.settings.max_request_headers;
-        if self.header_bytes > limit {
-            return Some(Refusal::headers_too_large(limit));
-        }
-        let limit = self.settings.max_request_body;
-        content_length(headers).filter(|&length| length > limit).map(|_| Refusal::body_too_large(limit))
+            Refusal::body_mode("request", mode)
+        })
     }
 
     pub(super) fn on_request_body(
@@ -101,8 +92,8 @@ impl Session {
         random: &mut dyn FnMut() -> u64,
         actions: &mut Vec<Action>,
     ) {
-        self.take(chunk.len());
-        let limit = self.settings.max_request_body;
+        self.taken = self.taken.saturating_add(chunk.len() as u64);
+        let limit = self.body_limit;
         let header_bytes = self.header_bytes;
         // Only what the client has not got an answer to yet can be refused.
         let is_bounded = !self.is_upgrade && matches!(self.response, ResponsePhase::Waiting);
@@ -111,7 +102,7 @@ impl Session {
                 reading.give_up = None;
                 reading.progress = now;
                 let is_buffered = reading.is_buffered;
-                if append(&mut reading.body, chunk, limit) {
+                if append(&mut reading.body, chunk, limit.bytes) {
                     actions.push(Action::Holding(header_bytes + reading.body.len() as u64));
                 } else {
                     self.refuse(&Refusal::body_too_large(limit), actions);
@@ -131,7 +122,7 @@ impl Session {
                 *count = count.saturating_add(1);
                 *bytes = bytes.saturating_add(chunk.len() as u64);
                 *ended |= end_of_stream;
-                if *bytes > limit && is_bounded {
+                if *bytes > limit.bytes && is_bounded {
                     self.refuse(&Refusal::body_too_large(limit), actions);
                 }
             }
@@ -139,7 +130,7 @@ impl Session {
                 if !*ended =>
             {
                 *ended = end_of_stream;
-                if append(body, chunk, limit) {
+                if append(body, chunk, limit.bytes) {
                     actions.push(Action::Holding(header_bytes + body.len() as u64));
                 } else {
                     self.refuse(&Refusal::body_too_large(limit), actions);
@@ -148,7 +139,7 @@ impl Session {
             RequestPhase::Sent(rest) if rest.answer == Answer::AsIs || !rest.ended => {
                 let answer = rest.answer;
                 rest.came(now, chunk.len(), end_of_stream);
-                if rest.bytes > limit && is_bounded {
+                if rest.bytes > limit.bytes && is_bounded {
                     self.refuse(&Refusal::body_too_large(limit), actions);
                 } else if answer == Answer::AsIs {
                     self.reply(Reply::RequestBodyAsIs, actions);
@@ -208,7 +199,8 @@ impl Session {
             Tail::Buffered { .. } => (&buffered[..], true),
             Tail::Open { .. } => (&[][..], false),
         };
-        let body_bytes = if is_read { body.len() as u64 } else { content_length(&headers).unwrap_or_default() };
+        let held_bytes = body.len() as u64;
+        let body_bytes = if is_read { held_bytes } else { content_length(&headers).unwrap_or_default() };
         let header_only = is_header_only(&headers, matches!(tail, Tail::Whole { body: None, trailers: false }));
         let is_read = is_read && !header_only;
         let fields = if is_read { parse_request(self.api, body) } else { Ok(RequestFields::default()) };
@@ -249,6 +241,7 @@ impl Session {
         actions.push(Action::Route(Intent {
             request: Arc::new(request),
             subset: self.subset.take(),
+            held_bytes,
             header_only,
             deadline: self.facts.deadline,
         }));

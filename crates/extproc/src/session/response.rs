@@ -57,7 +57,7 @@ impl Session {
         }
         let format = ResponseFormat::of(headers.last_str("content-type"), headers.last_str("content-encoding"));
         let is_event_stream = format == ResponseFormat::EventStream;
-        let ask = self.ask_for_response(is_event_stream, end_of_stream);
+        let ask = if end_of_stream { None } else { self.ask_for_response(headers, is_event_stream) };
         // In its own full duplex the proxy takes the length out; elsewhere it stays, and nothing may be put in.
         let drops_length = ask.is_none() && self.response_mode() == BodyMode::FullDuplex;
         self.response_has_length = headers.last("content-length").is_some() && !drops_length;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sluice_core::Time;
+use sluice_core::{TerminationCause, Time};
 
 use super::Session;
-use crate::action::{Action, Notice};
+use crate::action::{Action, Close, Notice};
 use crate::message::BodyMode;
 use crate::phases::{Answer, Held, Reading, RequestPhase, ResponsePhase, Routing, Tail};
 use crate::reject::Refusal;
@@ -13,6 +13,10 @@ use crate::reply::Reply;
 
 /// A body that nobody announced comes within this time after the headers, or not at all.
 pub(super) const UNANNOUNCED_BODY: Duration = Duration::from_millis(150);
+
+/// A stream on which nothing has come by then is none of a proxy, which opens it for a message that it has. It would hold
+/// up the end of the process.
+const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 
 /// How long a proxy waits for an answer if it does not tell: the default of Envoy's `message_timeout`.
 const MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -43,7 +47,8 @@ impl Session {
             RequestPhase::Sent(rest) if matches!(self.response, ResponsePhase::Waiting) => {
                 rest.progress.and_then(|progress| self.stalled_at(progress))
             }
-            RequestPhase::Waiting | RequestPhase::Sent(_) | RequestPhase::Over => None,
+            RequestPhase::Waiting => Some(self.facts.opened.saturating_add(FIRST_MESSAGE)),
+            RequestPhase::Sent(_) | RequestPhase::Over => self.unseen_until(),
         }
     }
 
@@ -74,6 +79,7 @@ impl Session {
                     actions,
                 );
             }
+            RequestPhase::Sent(_) if !matches!(self.response, ResponsePhase::Waiting) => self.leave_unseen(actions),
             RequestPhase::Reading(_) | RequestPhase::Sent(_) => {
                 let refusal = Refusal::body_stalled(self.settings.body_progress_timeout);
                 self.refuse(&refusal, actions);
@@ -83,7 +89,12 @@ impl Session {
                 let since = *since;
                 self.ask_for_patience(now, since, wait_ends(), actions);
             }
-            RequestPhase::Waiting | RequestPhase::Over => {}
+            RequestPhase::Waiting => {
+                let what = "no message came on the stream";
+                self.terminate(TerminationCause::Error, what, actions);
+                self.close(Close::Failed(what), actions);
+            }
+            RequestPhase::Over => {}
         }
     }
 

@@ -40,6 +40,14 @@ impl Engine {
         Some(outcome)
     }
 
+    /// The most bytes that a request of `priority` may have: more would not fit into its queue even if nothing waited
+    /// there. None where no queue bounds it.
+    pub fn largest_request(&self, priority: Priority) -> Option<u64> {
+        let config = self.config.band(priority);
+        let largest = self.config.global.bytes.map_or(config.max_bytes, |bytes| bytes.min(config.max_bytes));
+        (!config.shed).then_some(largest)
+    }
+
     fn refusal_by_headers(&mut self, ask: &Ask) -> Option<Outcome> {
         if self.closed {
             return Some(Outcome::RejectedOther);

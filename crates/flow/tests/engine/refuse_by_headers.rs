@@ -51,6 +51,21 @@ fn headers_alone_tell_of_a_full_queue_of_all_bands() {
 }
 
 #[test]
+fn the_largest_request_is_what_an_empty_queue_takes() {
+    let mut config = with_ceilings(&[(0, 1.0), (-1, 1.0)]);
+    config.bands.get_mut(&Priority(0)).unwrap().max_bytes = 100;
+    config.bands.get_mut(&Priority(-1)).unwrap().shed = true;
+    config.global.bytes = Some(1_000);
+    let mut rig = Rig::new(config, &[1]);
+    assert_eq!(rig.engine.largest_request(Priority(0)), Some(100));
+    assert_eq!(rig.engine.largest_request(Priority(7)), Some(1_000), "of all queues together");
+    assert_eq!(rig.engine.largest_request(Priority(-1)), None, "nothing waits there");
+    for (priority, bytes, expected) in [(0, 100, None), (0, 101, Some(Outcome::RejectedCapacity)), (-1, 9_999, None)] {
+        assert_eq!(refusal(&mut rig, &Ask { bytes, ..ask("a", priority) }), expected, "{priority}, {bytes}");
+    }
+}
+
+#[test]
 fn headers_alone_tell_of_a_closed_gate_though_the_band_does_not_exist_yet() {
     let mut config = with_ceilings(&[(0, 1.0), (-1, 0.5)]);
     config.bands.remove(&Priority(-1));

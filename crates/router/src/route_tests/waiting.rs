@@ -147,7 +147,7 @@ fn the_end_of_admission_answers_what_waits_and_refuses_by_headers() {
     let rejection = poll(&mut waiting).unwrap().unwrap_err();
     assert!(matches!(rejection, Rejection::NotAdmitted { outcome: Outcome::EvictedOther, retry_after: Some(1..=30) }));
     let identity = Identity { priority: Priority(0), tenant: "a".into() };
-    let refusal = |header_only| world.router.refuse_by_headers(&identity, &Headers::new(), header_only);
+    let refusal = |header_only| world.router.refuse_by_headers(&identity, 0, header_only);
     assert!(matches!(refusal(false), Some(Rejection::NotAdmitted { outcome: Outcome::RejectedOther, .. })));
     assert_eq!(refusal(true), None, "what is not admitted is not refused");
 }
@@ -184,6 +184,30 @@ fn a_pool_that_serves_only_another_stage_is_a_503_at_once() {
     let rejection = world.place(0, None).unwrap().unwrap_err();
     let Rejection::NotAdmitted { outcome, .. } = rejection else { panic!("{rejection:?}") };
     assert_eq!(outcome.reason(), Some(DropReason::RejectedNoEndpoints));
+}
+
+/// However full the queue is.
+#[test]
+fn a_request_that_would_never_fit_is_told_so_and_not_when_to_come_back() {
+    let template = BandConfig { max_bytes: 400, ..one_per_endpoint().template };
+    let world = World::queueing_as(Config { template, ..one_per_endpoint() }, &[1]);
+    let identity = Identity { priority: Priority(0), tenant: "a".into() };
+    let too_large = Rejection::TooLarge { limit: 400, outcome: Outcome::RejectedCapacity };
+    for is_busy in [false, true] {
+        let _held = is_busy.then(|| destination_of(world.place(0, None)));
+        let of_headers = |bytes| world.router.refuse_by_headers(&identity, bytes, false);
+        assert_eq!(of_headers(400), None);
+        assert_eq!(of_headers(401), Some(too_large.clone()));
+        let placed = |held_bytes| {
+            let intent = Intent { held_bytes, ..intent() };
+            poll(&mut Box::pin(world.router.route(intent, identity.clone())))
+        };
+        assert_eq!(placed(401).unwrap().unwrap_err(), too_large);
+        assert!(is_busy || placed(0).unwrap().is_ok(), "what is not kept takes no room");
+    }
+    assert_eq!(too_large.retry_after(), None);
+    assert_eq!(world.router.largest_request(Priority(0)), Some(400));
+    assert_eq!(World::open(&[1]).router.largest_request(Priority(0)), None);
 }
 
 #[test]

@@ -77,6 +77,91 @@ fn headers_that_are_too_large_are_refused() {
 }
 
 #[test]
+fn a_thousand_lines_of_headers_are_enough() {
+    let answer = |count: usize| {
+        let settings = SessionSettings { max_request_headers: 1 << 20, body_memory: 1 << 20, ..SessionSettings::TEST };
+        let mut script = Script::with_settings(settings, DUPLEX);
+        let mut lines = vec![(":path", "/raw")];
+        lines.resize(count, ("x", "y"));
+        script.headers(&lines, true).out()
+    };
+    assert_eq!(answer(1_000), "route");
+    assert_eq!(answer(1_001), "431 end:RequestHeaderFieldsTooLarge close");
+}
+
+/// The first script of a request with this announced length, and what was said of it.
+fn announced(mode: BodyMode, length: usize) -> (Script, String) {
+    let mut script = Script::with_modes(Some(modes(mode, BodyMode::None)));
+    script.headers(&[(":path", "/raw"), ("content-length", &length.to_string())], false);
+    let said = script.out();
+    (script, said)
+}
+
+fn refused_with(script: &Script) -> &str {
+    &script.immediate.as_ref().unwrap().body
+}
+
+#[test]
+fn a_body_is_refused_by_the_smallest_limit_that_it_is_over_and_the_refusal_names_it() {
+    const REFUSED: &str = "413 end:PayloadTooLarge close";
+    // What is announced, in every mode.
+    for mode in [BodyMode::FullDuplex, BodyMode::Buffered, BodyMode::Streamed, BodyMode::None] {
+        assert_ne!(announced(mode, 1_000).1, REFUSED, "{mode:?}");
+        let (script, said) = announced(mode, 1_001);
+        assert_eq!(said, REFUSED, "{mode:?}");
+        assert!(refused_with(&script).contains("larger than 1000 bytes (maxRequestBody)"), "{mode:?}");
+    }
+    // What would never fit into the memory for bodies, where it comes here.
+    let small = SessionSettings { body_memory: 500, ..SessionSettings::TEST };
+    for (mode, is_held) in [(BodyMode::FullDuplex, true), (BodyMode::Buffered, true), (BodyMode::None, false)] {
+        let mut script = Script::with_settings(small, modes(mode, BodyMode::None));
+        script.headers(&[(":path", "/raw"), ("content-length", "490")], false);
+        assert_eq!(script.out() == REFUSED, is_held, "{mode:?}");
+        assert!(!is_held || refused_with(&script).contains("bytes (bodyMemory)"), "{mode:?}");
+    }
+    // What grows beyond a limit as it comes.
+    let grown = |settings: SessionSettings, largest: Option<u64>, length: usize| {
+        let mut script = Script::with_settings(settings, DUPLEX);
+        script.largest = largest;
+        script.headers(&[(":path", "/raw")], false).body(&"x".repeat(length), false);
+        (script.out(), script.immediate.map(|reply| reply.body).unwrap_or_default())
+    };
+    for (settings, largest, longest, named) in [
+        (SessionSettings::TEST, None, 1_000, "larger than 1000 bytes (maxRequestBody)"),
+        (SessionSettings::TEST, Some(700), 700, "larger than 700 bytes (maxBytes)"),
+        (SessionSettings::TEST, Some(7_000), 1_000, "larger than 1000 bytes (maxRequestBody)"),
+        (small, Some(700), 500 - ":path/raw".len(), "(bodyMemory)"),
+    ] {
+        assert_eq!(grown(settings, largest, longest).0, "");
+        let (said, body) = grown(settings, largest, longest + 1);
+        assert_eq!(said, REFUSED);
+        assert!(body.contains(named), "{body}");
+    }
+}
+
+/// The queue of a request has room for what is kept of it, and not for what is only announced.
+#[test]
+fn only_a_body_that_is_kept_takes_room_in_the_queue() {
+    for (mode, kept) in
+        [(BodyMode::FullDuplex, 9), (BodyMode::Buffered, 9), (BodyMode::Streamed, 0), (BodyMode::None, 0)]
+    {
+        let mut script = Script::with_modes(Some(modes(mode, BodyMode::None)));
+        script.headers(&[(":path", "/raw"), ("content-length", "9")], false).body("123456789", true);
+        let intent = &script.intents[0];
+        assert_eq!((intent.held_bytes, intent.request.body_bytes), (kept, 9), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_stream_that_brings_nothing_is_ended() {
+    let mut script = Script::new();
+    assert_eq!(script.wait(4_999).out(), "");
+    assert_eq!(script.wait(1).out(), "end:error fail");
+    let mut script = Script::new();
+    assert_eq!(script.wait(4_999).post("/raw").wait(1_000).out(), "", "a message is enough");
+}
+
+#[test]
 fn the_bytes_of_a_request_are_held_until_it_is_placed() {
     let mut script = Script::new();
     let (head, tail) = CHAT.split_at(10);

@@ -99,7 +99,7 @@ proptest! {
         };
         let message_timeout = message_timeout.map(Duration::from_secs);
         let deadline = deadline.map(Time::from_secs);
-        let facts = StreamFacts { deadline, may_choose_modes, message_timeout, skips_trailers };
+        let facts = StreamFacts { opened: Time::ZERO, deadline, may_choose_modes, message_timeout, skips_trailers };
         let told = told.map(|(request, response)| modes(MODES[request], MODES[response]));
         let mut hostile = Hostile::new(Script::started(settings, facts, told));
         hostile.script.revocable = revocable;

@@ -449,6 +449,9 @@ fn event_streams_that_may_be_cut_off_are_asked_for_where_the_proxy_lets_the_pick
     assert_eq!(script.chunk("data: 1\n\n", false).revoked().wait(10).out(), "sb sb 429");
     let asked = |script: &mut Script| script.asked.map(|modes| modes.response);
     assert_eq!(asked(choosing(false).ok_response()), Some(BodyMode::None), "nobody cuts it off");
+    // Whose trailers may be there already: Envoy would hang.
+    let with_trailers = &[(":status", "200"), ("content-type", "text/event-stream"), ("trailer", "x-sum")];
+    assert_eq!(asked(choosing(true).response(with_trailers, false)), Some(BodyMode::Streamed));
     let json = &[(":status", "200"), ("content-type", "application/json")];
     assert_eq!(asked(choosing(true).response(json, false)), Some(BodyMode::None), "it takes no event");
 }

@@ -7,7 +7,7 @@ use sluice_core::{Headers, Time};
 use sluice_router::Intent;
 
 use crate::action::{Action, Close, Ending, Notice, Outcome, Responder};
-use crate::message::{BodyMode, BodyModes, Inbound, InboundEnd, Message, Origin};
+use crate::message::{BodyMode, BodyModes, Inbound, InboundEnd, Message, Origin, Standing};
 use crate::reject::{ImmediateReply, Refusal};
 use crate::reply::{Reply, RequestMutation};
 use crate::session::{Session, SessionSettings, StreamFacts};
@@ -31,6 +31,8 @@ pub(super) struct Script {
     pub(super) modes: Option<BodyModes>,
     /// What the next message's headers rule out.
     pub(super) refusal: Option<Refusal>,
+    /// The most that its queue would take.
+    pub(super) largest: Option<u64>,
     /// The request may be cut off.
     pub(super) revocable: bool,
     /// What came out and was not asked for yet.
@@ -76,6 +78,7 @@ impl Script {
             now: Time::ZERO,
             modes,
             refusal: None,
+            largest: None,
             revocable: false,
             log: Vec::new(),
             intents: Vec::new(),
@@ -103,8 +106,7 @@ impl Script {
             modes: self.modes.take(),
             subset: None,
             vouched: None,
-            refusal: self.refusal.take(),
-            revocable: self.revocable,
+            standing: Standing { refusal: self.refusal.take(), largest: self.largest, revocable: self.revocable },
             message,
         };
         self.session.on_message(self.now, inbound, &mut || 7, &mut actions);
