@@ -1,5 +1,6 @@
 //! `GET /debug/flow`: the state of flow control, for a person who wants to know why a request waits.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -72,12 +73,21 @@ fn why_gated(band: &BandStats, dry_run: bool, saturation: &[(Partition, f64)]) -
 
 fn flow_entry(flow: &FlowStats) -> Value {
     json!({
-        "tenant": &*flow.tenant,
+        "tenant": excerpt(&flow.tenant),
         "waiting": {"requests": flow.waiting.requests, "bytes": flow.waiting.bytes},
         "oldestWaitSeconds": flow.oldest_wait.as_secs_f64(),
         "inFlight": flow.in_flight,
         "held": why_held(flow),
     })
+}
+
+/// No more of an id than is needed to recognise it: clients choose theirs, a thousand of them in a band.
+fn excerpt(id: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 100;
+    match id.char_indices().nth(LONGEST) {
+        Some((end, _)) => Cow::Owned(format!("{}… ({} bytes)", id.get(..end).unwrap_or_default(), id.len())),
+        None => Cow::Borrowed(id),
+    }
 }
 
 /// Null for a queue that takes its turns.
@@ -146,6 +156,17 @@ mod tests {
         }
     }
 
+    fn flow(tenant: &str) -> FlowStats {
+        FlowStats {
+            tenant: tenant.into(),
+            waiting: Waiting { requests: 1, bytes: 10 },
+            oldest_wait: std::time::Duration::ZERO,
+            in_flight: 2,
+            capped: false,
+            started: BTreeMap::new(),
+        }
+    }
+
     #[test]
     fn a_gated_band_says_why() {
         let decode = [(Partition::Prefill, 0.1), (Partition::Decode, 0.85)];
@@ -166,17 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_id_there_is_no_more_than_its_beginning() {
+        assert_eq!(excerpt("tenant"), "tenant");
+        let longest = "ä".repeat(100);
+        assert_eq!(excerpt(&longest), longest);
+        assert_eq!(excerpt(&format!("{longest}xy")), format!("{longest}… (202 bytes)"));
+        assert!(flow_entry(&flow(&"x".repeat(60_000))).to_string().len() < 500);
+    }
+
+    #[test]
     fn a_queue_at_the_limit_of_its_tenant_says_so() {
-        let flow = |capped| FlowStats {
-            tenant: "a".into(),
-            waiting: Waiting { requests: 1, bytes: 10 },
-            oldest_wait: std::time::Duration::ZERO,
-            in_flight: 2,
-            capped,
-            started: BTreeMap::new(),
-        };
-        assert_eq!(flow_entry(&flow(false))["held"], Value::Null);
-        let held = flow_entry(&flow(true))["held"].clone();
+        assert_eq!(flow_entry(&flow("a"))["held"], Value::Null);
+        let held = flow_entry(&FlowStats { capped: true, ..flow("a") })["held"].clone();
         assert_eq!(held, "its tenant has as many in flight as maxInFlightPerFlow allows");
     }
 }

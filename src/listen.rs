@@ -128,7 +128,7 @@ fn is_due(logged: &mut Option<Time>, now: Time) -> bool {
 }
 
 /// The peer was gone again, or the network reported an earlier fault: the next connection may be fine.
-fn concerns_one_connection(error: &io::Error) -> bool {
+pub(crate) fn concerns_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }

@@ -9,6 +9,7 @@ mod flags;
 #[cfg(test)]
 mod flags_page;
 mod health;
+mod http_port;
 mod listen;
 mod logging;
 mod memory;

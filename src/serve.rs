@@ -16,10 +16,10 @@ use tonic::transport::Server;
 use crate::flags::Flags;
 use crate::health::Readiness;
 use crate::listen::{bind, connections};
-use crate::metrics_server;
 use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
 use crate::tls::Tls;
+use crate::{http_port, metrics_server};
 
 /// A connection on which nothing arrives for this long is asked for a sign of life, and closed if none comes within the
 /// same time again: what the requests of a dead proxy hold is then free.
@@ -71,7 +71,7 @@ pub(crate) async fn serve(
     tasks.spawn(
         "metrics",
         Criticality::Critical,
-        serve_metrics(metrics, metrics_server::router(registry, view, &effective)),
+        http_port::serve(metrics, metrics_server::router(registry, view, &effective)),
     );
     let (stop, stopped) = oneshot::channel();
     let cut = CancellationToken::new();
@@ -159,9 +159,4 @@ async fn serve_health(listener: TcpListener, readiness: Readiness) {
         Server::builder().http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
     let served = server.add_service(readiness.into_server()).serve_with_incoming(incoming).await;
     tracing::error!(?served, "health server ended");
-}
-
-async fn serve_metrics(listener: TcpListener, router: axum::Router) {
-    let served = axum::serve(listener, router).await;
-    tracing::error!(?served, "metrics server ended");
 }

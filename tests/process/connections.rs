@@ -1,7 +1,7 @@
 //! Connections that bring no requests, or none yet.
 
 use std::fs;
-use std::io::{BufRead as _, Read, Write as _};
+use std::io::{BufRead as _, ErrorKind, Read, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -107,6 +107,48 @@ fn a_peer_that_does_not_begin_to_speak_is_sent_away() {
             assert!((Duration::from_secs(9)..PATIENCE).contains(&closed), "{name}: {closed:?}");
         }
     });
+}
+
+/// A client of the metrics port that has sent `text`.
+fn metrics_client(epp: &Epp, text: &[u8]) -> TcpStream {
+    let mut client = TcpStream::connect(&epp.metrics).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(text).unwrap();
+    client
+}
+
+#[test]
+fn clients_of_the_metrics_port_that_are_slow_are_sent_away_and_others_are_served() {
+    let epp = Epp::serving(epp(&arguments(&directory("slow-metrics"))));
+    const PAGE: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n";
+    let silent: Vec<TcpStream> = (0..80).map(|_| metrics_client(&epp, b"")).collect();
+    let start = Instant::now();
+    // More than are served at once: this one waits until they are gone.
+    let mut scraper = metrics_client(&epp, PAGE);
+    let mut head = [0; 15];
+    scraper.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
+    drop(silent);
+    let half = closed_after(metrics_client(&epp, b"GET /metrics HT"));
+    let idle = closed_after(scraper);
+    for (name, closed) in [("half a request", half), ("no further request", idle)] {
+        assert!((Duration::ZERO..Duration::from_secs(15)).contains(&closed), "{name}: {closed:?}");
+    }
+
+    // One that asks again and again without reading an answer.
+    let mut deaf = metrics_client(&epp, b"");
+    deaf.set_nonblocking(true).unwrap();
+    let asked = Instant::now();
+    let gone = loop {
+        match deaf.write(PAGE) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(100)),
+            Err(_) => break asked.elapsed(),
+        }
+        assert!(asked.elapsed() < Duration::from_secs(90), "it is still there");
+    };
+    assert!(gone > Duration::from_secs(55), "{gone:?}");
 }
 
 #[test]
