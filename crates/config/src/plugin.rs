@@ -165,6 +165,13 @@ impl BuildContext<'_> {
         self.diagnostics.warn(place, Remark::new(message));
     }
 
+    /// Tells the author of the configuration that `parameter` may not be what it is. No instance comes of it; building may go
+    /// on to look for more.
+    pub fn refuse(&mut self, parameter: &str, message: impl Into<String>) {
+        let place = self.place_of(parameter);
+        self.diagnostics.error(place, Remark::new(message));
+    }
+
     /// Tells the author of the configuration that the plugin as a whole does not do what they may think.
     pub fn warn_of_plugin(&mut self, message: impl Into<String>) {
         let node = self.document.child(self.owner, "type").unwrap_or(self.owner);
@@ -257,6 +264,7 @@ fn build<P: Plugin>(
     let parameters = written_out(&params);
     let mut cx = BuildContext { document, owner, scrape_interval, diagnostics, parameters };
     match P::build(params, &mut cx) {
+        Ok(_) if cx.diagnostics.errors() > errors_before => None,
         Ok(roles) => Some(Built { roles, parameters: cx.parameters }),
         Err(BuildError { parameter, message }) => {
             let place = cx.place_of(parameter);

@@ -36,6 +36,12 @@ impl Time {
         Self(self.0.saturating_add(nanos))
     }
 
+    /// `self - duration`, at least [`Time::ZERO`].
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+
     /// The time that has passed since `earlier`; zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -85,6 +91,8 @@ mod tests {
     fn arithmetic_saturates() {
         assert_eq!(Time::MAX.saturating_add(Duration::from_secs(1)), Time::MAX);
         assert_eq!(Time::ZERO.saturating_add(Duration::MAX), Time::MAX);
+        assert_eq!(Time::from_secs(5).saturating_sub(Duration::MAX), Time::ZERO);
+        assert_eq!(Time::from_secs(5).saturating_sub(Duration::from_secs(2)), Time::from_secs(3));
         assert_eq!(Time::ZERO.saturating_since(Time::MAX), Duration::ZERO);
     }
 

@@ -9,6 +9,7 @@ mod priority_holdback;
 mod round_robin;
 mod slo_deadline;
 mod static_usage_limit;
+mod utilization;
 mod weighted;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,7 @@ pub use priority_holdback::{Curve, Domain, HoldbackError, PriorityHoldback, Prio
 pub use round_robin::RoundRobin;
 pub use slo_deadline::SloDeadline;
 pub use static_usage_limit::{StaticUsageLimit, StaticUsageLimitParams};
+pub use utilization::{Aggregation, StalenessPolicy, UtilizationDetector, UtilizationDetectorParams};
 pub use weighted::{Weighted, WeightedParams, Weights};
 
 /// There is nothing to tell it.

@@ -27,7 +27,8 @@ use crate::agent_identity::AgentIdentity;
 use crate::approx_prefix_cache_producer::ApproxPrefixCacheProducer;
 use crate::file_discovery::FileDiscoveryPlugin;
 use crate::flow::{
-    ConcurrencyDetector, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin, SloDeadline, StaticUsageLimit, Weighted,
+    ConcurrencyDetector, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin, SloDeadline, StaticUsageLimit,
+    UtilizationDetector, Weighted,
 };
 use crate::inflight_load_producer::InflightLoadProducer;
 use crate::kv_cache_utilization_scorer::KvCacheUtilizationScorer;
@@ -64,6 +65,7 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<RoundRobin>(),
     PluginType::of::<SloDeadline>(),
     PluginType::of::<StaticUsageLimit>(),
+    PluginType::of::<UtilizationDetector>(),
     PluginType::of::<Weighted>(),
     // endpoints
     PluginType::of::<FileDiscoveryPlugin>(),

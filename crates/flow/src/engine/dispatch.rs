@@ -22,6 +22,11 @@ impl Engine {
     /// Grants all that can be granted now, and revokes what the rest could use.
     pub(super) fn run(&mut self) {
         self.dispatch();
+        self.follow_up();
+    }
+
+    /// What a pass leaves to be done for those who wait on.
+    pub(super) fn follow_up(&mut self) {
         self.plan_evictions();
         if self.pool.estimates() {
             self.ask_for_scrapes();
@@ -88,7 +93,7 @@ impl Engine {
         self.count_would_gate(index);
         self.bands[index].fairness.granted(self.now, flow, tokens, true);
         self.charge_lease(index, ticket, None);
-        self.plan_evictions();
+        self.follow_up();
     }
 
     fn charge_lease(&mut self, index: usize, ticket: Ticket, reserved: Option<EndpointKey>) {

@@ -26,7 +26,7 @@ impl Engine {
             self.dispatch();
             self.settle_newcomer(ticket);
             // Last: nothing ends for a newcomer that was refused, or for those it displaced.
-            self.plan_evictions();
+            self.follow_up();
         }
         ticket
     }

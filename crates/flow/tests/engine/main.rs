@@ -20,6 +20,7 @@ mod random_operations;
 mod rebook;
 mod refuse_by_headers;
 mod release;
+mod scraped;
 mod start;
 mod stats;
 mod submit;

@@ -40,6 +40,11 @@ fn good_parameters_are_taken_without_a_word() {
             "concurrency-detector",
             "{concurrencyMode: hybrid, maxConcurrency: 48, maxTokenConcurrency: 350000, headroom: 0.25, capEndpointTokens: true}",
         ),
+        ("utilization-detector", "{}"),
+        (
+            "utilization-detector",
+            "{queueDepthThreshold: 4, kvCacheUtilThreshold: 1, metricsStalenessThreshold: 1s, headroom: 0.5, stalenessPolicy: ignore, aggregation: min, runningLimit: 128}",
+        ),
     ] {
         assert_eq!(build(plugin, parameters), "", "{plugin} {parameters}");
     }
@@ -91,4 +96,23 @@ fn limits_that_make_no_sense_are_refused() {
     assert_snapshot!(build("{headroom: 2}"), @"c.yaml:1:63: warning: plugins[0].parameters.headroom: 2 lets an endpoint be booked at more than twice its limit");
     assert_snapshot!(build("{concurrencyMode: bytes}"), @r#"c.yaml:1:70: plugins[0].parameters.concurrencyMode: unknown value "bytes"; the values are requests, tokens, hybrid"#);
     assert_snapshot!(build("{inFlightLoadProducerName: load}"), @"c.yaml:1:79: warning: plugins[0].parameters.inFlightLoadProducerName: has no effect in this version, which counts requests in one place");
+}
+
+#[test]
+fn all_that_is_wrong_with_a_utilization_detector_is_said_at_once() {
+    assert_snapshot!(build("utilization-detector", "{queueDepthThreshold: 0, kvCacheUtilThreshold: 1.1, metricsStalenessThreshold: 0s, headroom: -1, runningLimit: 0}"), @"
+    c.yaml:1:74: plugins[0].parameters.queueDepthThreshold: 0 is not above zero and up to 1099511627776
+    c.yaml:1:99: plugins[0].parameters.kvCacheUtilThreshold: 1.1 is not above 0 and up to 1
+    c.yaml:1:131: plugins[0].parameters.metricsStalenessThreshold: 0s is not above zero
+    c.yaml:1:145: plugins[0].parameters.headroom: -1 is not a finite number from 0 up
+    c.yaml:1:163: plugins[0].parameters.runningLimit: 0 is not above zero and up to 1099511627776
+    ");
+    assert_snapshot!(build("utilization-detector", "{stalenessPolicy: wait}"), @r#"c.yaml:1:70: plugins[0].parameters.stalenessPolicy: unknown value "wait"; the values are saturated, ignore"#);
+    assert_snapshot!(build("utilization-detector", "{aggregation: max}"), @r#"c.yaml:1:66: plugins[0].parameters.aggregation: unknown value "max"; the values are mean, min"#);
+}
+
+#[test]
+fn a_utilization_detector_that_knows_nothing_most_of_the_time_is_warned_of() {
+    assert_snapshot!(build("utilization-detector", "{metricsStalenessThreshold: 50ms}"), @"c.yaml:1:80: warning: plugins[0].parameters.metricsStalenessThreshold: 50ms is over before the next scrape, 50ms after the last one: most of the time nothing is known of any endpoint");
+    assert_snapshot!(build("utilization-detector", "{headroom: 1.5}"), @"c.yaml:1:63: warning: plugins[0].parameters.headroom: 1.5 lets an endpoint be used at more than twice its thresholds");
 }
