@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use sluice_core::{Scraped, Time};
-use sluice_flow::policy::{Departure, EndpointFacts, Reading, Saturation, SaturationDetector};
+use sluice_flow::policy::{Departure, EndpointFacts, Reading, SaturationDetector};
 use sluice_flow::{EndpointKey, Load, Partition, Stages};
 
 use super::*;
