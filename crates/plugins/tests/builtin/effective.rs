@@ -55,6 +55,7 @@ fn what_is_shown_means_the_same_and_leaves_nothing_to_warn_of() {
         ("priority-holdback-policy", "{ceilings: [{priority: 3, ceiling: 0.1}]}"),
         ("weighted-fairness-policy", "{weights: [{prefix: a, weight: 0.1}], maxInFlightPerFlow: 2}"),
         ("concurrency-detector", "{concurrencyMode: hybrid, headroom: 0.3, inFlightLoadProducerName: x}"),
+        ("utilization-detector", "{stalenessPolicy: ignore, aggregation: min, runningLimit: 7, headroom: 0.1}"),
         ("single-profile-handler", "{profile: main}"),
         ("agent-identity", "{additionalSessionHeaders: [X-A]}"),
     ];
