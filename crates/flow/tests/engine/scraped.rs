@@ -179,7 +179,8 @@ fn a_detector_that_takes_over_knows_what_has_just_been_sent() {
     let Signal::Pool(members) = pool(&[100]) else { unreachable!("a pool") };
     members[0].endpoint.set_scraped(sample(0, 0, 0));
     rig.at_millis(10).observe(Signal::Pool(members));
-    rig.observe(Signal::Reload(Box::new(going_by_scrapes(UtilizationDetector::default()))));
+    let config = Box::new(going_by_scrapes(UtilizationDetector::default()));
+    rig.observe(Signal::Reload { config, desired: None });
     assert_eq!(submit(&mut rig, 5).len(), 5, "they are those of the millisecond in which it was scraped");
     assert_eq!(say(rig.at_millis(15), 0, &sample(15, 0, 0)), []);
 }
