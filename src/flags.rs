@@ -7,6 +7,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser};
 use sluice_config::Quantity;
 use sluice_core::GoDuration;
+use sluice_data::MIN_SCRAPE_INTERVAL;
 
 use crate::tls::TlsSettings;
 use crate::tls_options::{CipherSuites, MinVersion};
@@ -70,6 +71,12 @@ pub(crate) struct Flags {
     /// Ignore the gateway's hint which endpoints a request may use.
     #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) disable_endpoint_subset_filter: bool,
+    /// How often the metrics of each endpoint are read where their source does not say; at least 50ms.
+    #[arg(long, default_value = "50ms", value_parser = duration)]
+    refresh_metrics_interval: Duration,
+    /// Metrics of an endpoint that are older than this do not count in the gauges of the pool.
+    #[arg(long, default_value = "2s", value_parser = duration)]
+    pub(crate) metrics_staleness_threshold: Duration,
     /// How long to go on serving after SIGTERM, so that gateways notice.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
@@ -99,11 +106,7 @@ pub(crate) struct WithoutEffect {
     #[arg(long)]
     endpoint_target_ports: Option<String>,
     #[arg(long)]
-    refresh_metrics_interval: Option<String>,
-    #[arg(long)]
     refresh_prometheus_metrics_interval: Option<String>,
-    #[arg(long)]
-    metrics_staleness_threshold: Option<String>,
     #[arg(long)]
     metrics_cert_dir: Option<String>,
     #[arg(long)]
@@ -191,6 +194,10 @@ impl Flags {
         if self.enable_cert_reload && self.cert_path.is_none() {
             warnings.push("--enable-cert-reload: there are no files to follow without --cert-path".into());
         }
+        if self.refresh_metrics_interval < MIN_SCRAPE_INTERVAL {
+            let given = self.refresh_metrics_interval;
+            warnings.push(format!("--refresh-metrics-interval: {given:?} becomes {MIN_SCRAPE_INTERVAL:?}"));
+        }
         if self.tls_min_version == Some(MinVersion::BelowTls12) {
             warnings.push("--tls-min-version: the lowest version of this server is TLS 1.2".into());
         }
@@ -198,6 +205,11 @@ impl Flags {
             warnings.push(format!("--tls-cipher-suites: this server does not offer {suite}"));
         }
         warnings
+    }
+
+    /// How often the metrics of each endpoint are read where their source does not say.
+    pub(crate) fn scrape_interval(&self) -> Duration {
+        self.refresh_metrics_interval.max(MIN_SCRAPE_INTERVAL)
     }
 
     pub(crate) fn pool_name(&self) -> &str {

@@ -146,6 +146,7 @@ fn what_is_asked_for_and_not_done_is_told() {
     for (line, flag) in [
         ("epp --health-checking=false", "--health-checking"),
         ("epp --enable-cert-reload", "--cert-path"),
+        ("epp --refresh-metrics-interval 20ms", "--refresh-metrics-interval: 20ms becomes 50ms"),
         ("epp --tls-min-version=VersionTLS11", "--tls-min-version"),
         ("epp --tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA", "TLS_RSA_WITH_AES_128_CBC_SHA"),
     ] {

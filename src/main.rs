@@ -17,6 +17,7 @@ mod metrics_server;
 mod pool_view;
 mod rendering;
 mod run;
+mod scraping;
 mod serve;
 mod signals;
 mod tasks;

@@ -25,6 +25,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::flags::{CommandLine, ConfigSource, Flags, Task};
 use crate::pool_view::PoolView;
+use crate::scraping::{self, Connections};
 use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
 use crate::tasks::RuntimeTasks;
@@ -115,6 +116,7 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
     let Assembled {
         scheduler,
         discovery,
+        scraping,
         flow_control,
         legacy_detector,
         token_estimate,
@@ -152,6 +154,17 @@ fn build(flags: &Flags, assembled: Assembled, tasks: Tasks) -> Result<Parts, Fai
         let collector = FlowCollector::new(state, tenants.clone(), pool, &load_producer, legacy_names);
         registry.register(Box::new(collector)).context("registering metrics")?;
     }
+    let scraper = scraping::connect(&Connections {
+        flags,
+        table: &table,
+        clock: &clock,
+        registry: &registry,
+        admission: admission.as_ref(),
+        seed: seed()?,
+        legacy_names,
+        tasks: &tasks,
+    })?;
+    scraper.set(scraping).map_err(|error| Failure::setup(format!("metrics-data-source: {error}")))?;
     let gatekeeper = match (&admission, legacy_detector) {
         (Some(admission), _) => Gatekeeper::FlowControl(admission.clone()),
         (None, Some(detector)) => Gatekeeper::Shedding(SheddingGate::new(detector, clock.clone())),
@@ -268,7 +281,10 @@ pub(crate) fn source(flags: &Flags) -> Result<Source, Failure> {
 
 /// What `source` describes, or what is wrong with it.
 pub(crate) fn read(source: &Source, flags: &Flags) -> Result<Assembled, Diagnostics> {
-    let options = Options { allow_experimental_plugins: flags.allow_experimental_plugins, ..Options::default() };
+    let options = Options {
+        allow_experimental_plugins: flags.allow_experimental_plugins,
+        scrape_interval: flags.scrape_interval(),
+    };
     sluice_config::load(source, BUILTIN, &options)
 }
 

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::TokenEstimate;
-use sluice_data::Discovery;
+use sluice_data::{Discovery, Scraping};
 use sluice_flow::policy::SaturationDetector;
 use sluice_flow::{Config, DesiredPriorities};
 use sluice_schedule::Scheduler;
@@ -67,6 +67,8 @@ pub struct Assembled {
     pub scheduler: Scheduler,
     /// Where the endpoints come from if not from Kubernetes.
     pub discovery: Option<Discovery>,
+    /// What endpoints are asked of themselves, again and again; none: nothing.
+    pub scraping: Option<Scraping>,
     /// None: the feature gate is off, nothing waits.
     pub flow_control: Option<FlowControl>,
     /// Without flow control: sheddable requests are refused while this finds their own candidates saturated. None:
@@ -129,6 +131,7 @@ fn load_after(
             let assemble::Parts {
                 scheduler,
                 discovery,
+                scraping,
                 flow_control,
                 legacy_detector,
                 token_estimate,
@@ -141,6 +144,7 @@ fn load_after(
             Ok(Assembled {
                 scheduler,
                 discovery,
+                scraping,
                 flow_control,
                 legacy_detector,
                 token_estimate,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sluice_core::TokenEstimate;
-use sluice_data::Discovery;
+use sluice_data::{Discovery, EngineMappings, MetricsSource};
 use sluice_flow::policy::{FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy};
 use sluice_schedule::{Filter, Picker, ProfileHandler, Scorer};
 
@@ -60,6 +60,10 @@ pub struct Roles {
     /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
     /// case.
     pub tenant_headers: Option<Vec<String>>,
+    /// Where endpoints serve their metrics.
+    pub metrics_source: Option<MetricsSource>,
+    /// How these metrics are read.
+    pub metrics_extractor: Option<Arc<EngineMappings>>,
     /// It acts on what model servers say of themselves ([`Endpoint::scraped`](sluice_core::Endpoint::scraped)). Nothing
     /// is scraped by default unless such a plugin is in use.
     pub reads_scraped: bool,
@@ -108,6 +112,14 @@ impl Roles {
 
     pub fn tenant_headers(headers: Vec<String>) -> Self {
         Self { tenant_headers: Some(headers), ..Self::default() }
+    }
+
+    pub fn metrics_source(source: MetricsSource) -> Self {
+        Self { metrics_source: Some(source), ..Self::default() }
+    }
+
+    pub fn metrics_extractor(engines: EngineMappings) -> Self {
+        Self { metrics_extractor: Some(Arc::new(engines)), ..Self::default() }
     }
 
     /// The same, of a plugin that acts on what model servers say of themselves.

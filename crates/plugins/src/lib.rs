@@ -5,12 +5,14 @@ mod active_request_scorer;
 mod agent_identity;
 mod approx_prefix_cache_producer;
 mod backlog;
+mod core_metrics_extractor;
 mod file_discovery;
 pub mod flow;
 mod inflight_load_producer;
 mod kv_cache_utilization_scorer;
 mod max_endpoints;
 mod max_score_picker;
+mod metrics_data_source;
 mod prefix_cache_scorer;
 mod queue_scorer;
 mod random_picker;
@@ -25,6 +27,7 @@ use sluice_config::PluginType;
 use crate::active_request_scorer::ActiveRequestScorer;
 use crate::agent_identity::AgentIdentity;
 use crate::approx_prefix_cache_producer::ApproxPrefixCacheProducer;
+use crate::core_metrics_extractor::CoreMetricsExtractor;
 use crate::file_discovery::FileDiscoveryPlugin;
 use crate::flow::{
     ConcurrencyDetector, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin, SloDeadline, StaticUsageLimit,
@@ -33,6 +36,7 @@ use crate::flow::{
 use crate::inflight_load_producer::InflightLoadProducer;
 use crate::kv_cache_utilization_scorer::KvCacheUtilizationScorer;
 use crate::max_score_picker::MaxScorePicker;
+use crate::metrics_data_source::MetricsDataSource;
 use crate::prefix_cache_scorer::PrefixCacheScorer;
 use crate::queue_scorer::QueueScorer;
 use crate::random_picker::RandomPicker;
@@ -68,5 +72,7 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<UtilizationDetector>(),
     PluginType::of::<Weighted>(),
     // endpoints
+    PluginType::of::<CoreMetricsExtractor>(),
     PluginType::of::<FileDiscoveryPlugin>(),
+    PluginType::of::<MetricsDataSource>(),
 ];

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use sluice_flow::{BandConfig, Budgets};
 
 use super::Assembler;
+use super::data_layer::Metrics;
 use super::scheduling::DEFAULT_PICKER;
 use crate::FlowControl;
 use crate::plugin::Roles;
@@ -23,6 +24,7 @@ impl Assembler<'_, '_> {
         &self,
         resolved: &Resolved<'_>,
         profiles: &[ResolvedProfile],
+        metrics: Option<&Metrics>,
         flow_control: Option<&FlowControl>,
     ) -> Value {
         let declared = self.instances.iter().zip(&self.parameters);
@@ -31,7 +33,17 @@ impl Assembler<'_, '_> {
         });
         let filled_in = self.injected.iter();
         let filled_in = filled_in.map(|(name, built)| entry(name, name, built.as_ref().map(|built| &built.parameters)));
-        let discovery = resolved.discovery.map(|discovery| json!({"pluginRef": self.instances[discovery.value].name}));
+        let mut data_layer = Map::new();
+        if let Some(discovery) = resolved.discovery {
+            let discovery = json!({"pluginRef": self.instances[discovery.value].name});
+            data_layer.insert("discovery".to_owned(), discovery);
+        }
+        if let Some(Metrics { source, extractor, scraping: _ }) = metrics {
+            let source = json!({"pluginRef": source, "extractors": [{"pluginRef": extractor}]});
+            data_layer.insert("sources".to_owned(), json!([source]));
+        } else if !resolved.metrics.inject_defaults {
+            data_layer.insert("injectDefaults".to_owned(), false.into());
+        }
         let (gates, section) = match (&resolved.admission, flow_control) {
             (ResolvedAdmission::FlowControl(section), Some(built)) => {
                 (vec!["flowControl"], self.flow_control_section(section, built))
@@ -47,7 +59,7 @@ impl Assembler<'_, '_> {
             "featureGates": gates,
             "plugins": declared.chain(filled_in).collect::<Vec<_>>(),
             "schedulingProfiles": profiles.iter().map(|profile| self.profile_entry(profile)).collect::<Vec<_>>(),
-            "dataLayer": discovery.map_or_else(|| json!({}), |discovery| json!({"discovery": discovery})),
+            "dataLayer": data_layer,
             "flowControl": section,
             "sluice": resolved.settings,
         })

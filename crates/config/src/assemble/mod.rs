@@ -2,6 +2,7 @@
 
 mod bounded;
 mod ceilings;
+mod data_layer;
 mod effective;
 mod flow_control;
 mod scheduling;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use sluice_core::TokenEstimate;
-use sluice_data::Discovery;
+use sluice_data::{Discovery, Scraping};
 use sluice_flow::policy::SaturationDetector;
 use sluice_schedule::{Profile, Scheduler};
 
@@ -28,6 +29,7 @@ use crate::{FlowControl, Options};
 pub(crate) struct Parts {
     pub(crate) scheduler: Scheduler,
     pub(crate) discovery: Option<Discovery>,
+    pub(crate) scraping: Option<Scraping>,
     pub(crate) flow_control: Option<FlowControl>,
     pub(crate) legacy_detector: Option<Arc<dyn SaturationDetector>>,
     pub(crate) token_estimate: TokenEstimate,
@@ -43,6 +45,7 @@ pub(crate) struct Parts {
 /// * no profile: one called `default` of every declared filter, scorer and picker
 /// * a profile without a picker: the first declared picker, else `max-score-picker`
 /// * one profile and no handler: `single-profile-handler`
+/// * no source of metrics, and a plugin in use that reads them: `metrics-data-source` and `core-metrics-extractor`
 /// * a policy of flow control: the declared plugin that has the name of the default type, else that type
 ///
 /// Plugins of `previous` that stay the same go on. Every plugin is built anyhow, so that what is said of it does not
@@ -58,19 +61,24 @@ pub(crate) fn assemble(
     diagnostics: &mut Diagnostics,
 ) -> Option<Parts> {
     let mut kept = Plugins::after(previous);
-    let plugins = resolved
-        .instances
-        .iter()
-        .map(|instance| {
-            let built = build(instance, document, options, diagnostics)?;
-            Some(kept.keep(&instance.name, instance.plugin_type.name(), built))
-        })
-        .collect::<Vec<_>>();
+    let mut plugins: Vec<Option<Built>> = vec![None; resolved.instances.len()];
+    let mut scrape_interval = options.scrape_interval;
+    // Sources of metrics come first, since others want to know how often they are read.
+    let (sources, others): (Vec<usize>, Vec<usize>) =
+        (0..plugins.len()).partition(|&index| data_layer::is_default_source(&resolved.instances[index]));
+    for indices in [sources, others] {
+        for index in indices {
+            let instance = &resolved.instances[index];
+            let built = build(instance, document, options, scrape_interval, diagnostics);
+            plugins[index] = built.map(|built| kept.keep(&instance.name, instance.plugin_type.name(), built));
+        }
+        scrape_interval = data_layer::scrape_interval(resolved, &plugins, options.scrape_interval);
+    }
     let parameters = plugins.iter().map(|built| built.as_ref().map(|built| built.parameters.clone())).collect();
     let mut assembler = Assembler {
         document,
         registry,
-        scrape_interval: options.scrape_interval,
+        scrape_interval,
         instances: &resolved.instances,
         admission: &resolved.admission,
         used: vec![false; plugins.len()],
@@ -100,6 +108,7 @@ pub(crate) fn assemble(
     };
     let (token_estimate, load_producer) = assembler.token_estimate();
     let tenant_headers = assembler.tenant_headers();
+    let metrics = assembler.metrics(&resolved.metrics);
     assembler.warn_of_unused();
     if assembler.diagnostics.has_errors() {
         return None;
@@ -109,11 +118,12 @@ pub(crate) fn assemble(
         previous.refuse_changes(&fixed, resolved, document, assembler.diagnostics);
     }
     let (flow_control, legacy_detector) = admission?;
-    let effective = assembler.effective(resolved, wanted, flow_control.as_ref());
+    let effective = assembler.effective(resolved, wanted, metrics.as_ref(), flow_control.as_ref());
     match Scheduler::new(handler?, profiles) {
         Ok(scheduler) => Some(Parts {
             scheduler,
             discovery,
+            scraping: metrics.map(|metrics| metrics.scraping),
             flow_control,
             legacy_detector,
             token_estimate,
@@ -133,6 +143,7 @@ fn build(
     instance: &Instance<'_>,
     document: &Document,
     options: &Options,
+    scrape_interval: Duration,
     diagnostics: &mut Diagnostics,
 ) -> Option<Built> {
     let Instance { name: _, plugin_type, node } = instance;
@@ -142,7 +153,7 @@ fn build(
         diagnostics.error(document.place(at), remark.hint("start with --allow-experimental-plugins to use it"));
         return None;
     }
-    plugin_type.build(document, *node, options.scrape_interval, diagnostics)
+    plugin_type.build(document, *node, scrape_interval, diagnostics)
 }
 
 struct Assembler<'a, 'r> {
@@ -217,8 +228,13 @@ impl Assembler<'_, '_> {
     }
 
     fn warn_of_unused(&mut self) {
-        let by_reference =
-            |roles: &Roles| roles.has_profile_role() || roles.discovery.is_some() || roles.detector.is_some();
+        let by_reference = |roles: &Roles| {
+            roles.has_profile_role()
+                || roles.discovery.is_some()
+                || roles.detector.is_some()
+                || roles.metrics_source.is_some()
+                || roles.metrics_extractor.is_some()
+        };
         let gate_is_off = matches!(self.admission, ResolvedAdmission::Legacy(_));
         for index in self.having(|roles| by_reference(roles) || roles.has_policy_role()) {
             if self.used[index] {

@@ -5,7 +5,6 @@ use crate::document::{Document, NodeId};
 
 /// A setting, and what this version lacks to act on it. Of a mapping, each entry is such a setting.
 const INEFFECTIVE: &[(&[&str], &str)] = &[
-    (&["dataLayer", "injectDefaults"], "metrics scraping"),
     (&["dataLayer", "peerDiscovery"], "peer discovery"),
     (&["dataLayer", "crossReplicaSyncInterval"], "synchronisation between replicas"),
     (&["sluice", "modelRewrites"], "model rewriting"),

@@ -1,6 +1,7 @@
 //! Binds names to what they name, fills in what the text leaves out, and says what of it has no effect.
 //! Nothing is built yet.
 
+mod data_layer;
 mod feature_gates;
 mod flow_control;
 mod ineffective;
@@ -35,6 +36,7 @@ pub(crate) struct Resolved<'r> {
     pub(crate) profiles: Vec<ResolvedProfile>,
     /// An index into `instances`.
     pub(crate) discovery: Option<Located<usize>>,
+    pub(crate) metrics: ResolvedMetrics,
     pub(crate) admission: ResolvedAdmission,
     pub(crate) settings: Settings,
 }
@@ -68,6 +70,22 @@ pub(crate) struct ProfileEntry {
     pub(crate) instance: usize,
     pub(crate) weight: Option<Located<Weight>>,
     pub(crate) node: NodeId,
+}
+
+/// Where metrics of endpoints come from.
+#[derive(Debug)]
+pub(crate) struct ResolvedMetrics {
+    /// Whether there is a default for what `sources` lacks.
+    pub(crate) inject_defaults: bool,
+    /// As written.
+    pub(crate) sources: Vec<ResolvedSource>,
+}
+
+/// Indices into the instances.
+#[derive(Debug)]
+pub(crate) struct ResolvedSource {
+    pub(crate) source: Located<usize>,
+    pub(crate) extractors: Vec<Located<usize>>,
 }
 
 /// Who decides when a request may enter the pool.
@@ -144,7 +162,8 @@ pub(crate) fn resolve<'r>(
     let settings = resolver.settings(sluice, gates.flow_control.then_some(&flow_control));
     resolver.declare(&plugins);
     let profiles = resolver.profiles(&scheduling_profiles);
-    let discovery = resolver.data_layer(&data_layer);
+    let discovery = resolver.discovery(&data_layer);
+    let metrics = resolver.metrics(&data_layer);
     resolver.parsers(&request_handler);
     let admission = if gates.flow_control {
         ResolvedAdmission::FlowControl(Box::new(resolver.flow_control(&flow_control)))
@@ -153,7 +172,7 @@ pub(crate) fn resolve<'r>(
     };
 
     let Resolver { names, instances, .. } = resolver;
-    Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, admission, settings })
+    Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, metrics, admission, settings })
 }
 
 pub(crate) const KIND: &str = "EndpointPickerConfig";

@@ -2,11 +2,11 @@ use sluice_core::nearest;
 
 use super::names::Declared;
 use super::plugins::unavailable;
-use super::{ProfileEntry, ResolvedProfile, Resolver, filled};
+use super::{ProfileEntry, ResolvedProfile, Resolver};
 use crate::catalog;
 use crate::diagnostics::Remark;
 use crate::document::Located;
-use crate::raw::{RawDataLayer, RawPluginRef, RawProfile, RawRequestHandler};
+use crate::raw::{RawPluginRef, RawProfile, RawRequestHandler};
 
 impl Resolver<'_, '_> {
     pub(super) fn profiles(&mut self, raw: &[Located<RawProfile>]) -> Vec<ResolvedProfile> {
@@ -31,24 +31,6 @@ impl Resolver<'_, '_> {
         profiles
     }
 
-    /// The instance that discovers endpoints. Everything else in the section refers to kinds of plugins that
-    /// this version does not have.
-    pub(super) fn data_layer(&mut self, raw: &RawDataLayer) -> Option<Located<usize>> {
-        for source in &raw.sources {
-            let reference = self.required(source.value.plugin_ref.as_ref(), source.node, "pluginRef");
-            self.refuse(reference, "a data source");
-            for extractor in &source.value.extractors {
-                let reference = self.plugin_ref(extractor);
-                self.refuse(reference, "an extractor");
-            }
-        }
-        self.refuse(filled(raw.cross_replica_syncer_plugin_ref.as_ref()), "a syncer");
-
-        let reference = self.plugin_ref(raw.discovery.as_ref()?)?;
-        let value = self.find(reference, &[])?;
-        Some(Located { value, node: reference.node })
-    }
-
     pub(super) fn parsers(&mut self, raw: &RawRequestHandler) {
         for parser in &raw.parsers {
             let reference = self.plugin_ref(parser);
@@ -56,7 +38,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    fn plugin_ref<'t>(&mut self, section: &'t Located<RawPluginRef>) -> Option<&'t Located<String>> {
+    pub(super) fn plugin_ref<'t>(&mut self, section: &'t Located<RawPluginRef>) -> Option<&'t Located<String>> {
         self.required(section.value.plugin_ref.as_ref(), section.node, "pluginRef")
     }
 
@@ -94,7 +76,7 @@ impl Resolver<'_, '_> {
     }
 
     /// Notes that the referenced plugin is not `role`, which no plugin type is in this version.
-    fn refuse(&mut self, reference: Option<&Located<String>>, role: &str) {
+    pub(super) fn refuse(&mut self, reference: Option<&Located<String>>, role: &str) {
         let Some(reference) = reference else { return };
         if let Some(index) = self.find(reference, &[]) {
             self.error(reference.node, self.instances[index].is_not(role));

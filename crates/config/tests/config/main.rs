@@ -1,6 +1,7 @@
 //! What configurations lead to, and what is said about those that lead nowhere.
 
 mod accepted;
+mod data_layer;
 mod effective;
 mod flow_control;
 mod parameters;

@@ -93,8 +93,8 @@ dataLayer:
     c.yaml:10:9: schedulingProfiles[0].plugins[3].pluginRef: the field "pluginRef" is missing
     c.yaml:12:26: dataLayer.discovery.pluginRef: there is no plugin "endpoints"
     c.yaml:13:32: dataLayer.crossReplicaSyncerPluginRef: there is no plugin "sync"
-    c.yaml:15:18: dataLayer.sources[0].pluginRef: the plugin type "metrics-data-source" is known but not available in this version
-    c.yaml:16:32: dataLayer.sources[0].extractors[0].pluginRef: the plugin type "core-metrics-extractor" is known but not available in this version
+    c.yaml:15:18: dataLayer.sources[0].pluginRef: there is no plugin "metrics-data-source"; declare it under plugins
+    c.yaml:16:32: dataLayer.sources[0].extractors[0].pluginRef: there is no plugin "core-metrics-extractor"; declare it under plugins
     c.yaml:17:7: dataLayer.sources[1].pluginRef: the field "pluginRef" is missing
     "#);
 }

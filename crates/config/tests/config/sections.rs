@@ -110,7 +110,6 @@ sluice:
   limits: {maxRequestBody: 1Mi}
   bodies: null
 "), @"
-    c.yaml:3:3: warning: dataLayer.injectDefaults: has no effect: this version has no metrics scraping yet
     c.yaml:4:19: warning: dataLayer.peerDiscovery.pluginRef: has no effect: this version has no peer discovery yet
     c.yaml:5:3: warning: dataLayer.crossReplicaSyncInterval: has no effect: this version has no synchronisation between replicas yet
     c.yaml:7:3: warning: flowControl.maxBytes: has no effect without the feature gate flowControl

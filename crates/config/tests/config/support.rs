@@ -1,11 +1,12 @@
 //! Plugins that do nothing but have every role, and ways to look at what a configuration leads to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sluice_config::{Assembled, BuildContext, BuildError, Options, Plugin, PluginType, Roles, Source, Stability, load};
 use sluice_core::{Endpoint, OutputEstimate, Request, Time, TokenEstimate};
-use sluice_data::{Discovery, FileDiscovery};
+use sluice_data::{Discovery, EngineMappings, FileDiscovery, MetricsPath, MetricsSource, Transport};
 use sluice_flow::policy::{
     BandView, Fairness, FairnessPolicy, OrderKey, OrderingFacts, OrderingPolicy, Saturation, SaturationDetector,
     UsageLimit, UsageLimitPolicy,
@@ -29,6 +30,10 @@ pub(crate) const REGISTRY: &[PluginType] = &[
     PluginType::of::<Limit>(),
     PluginType::of::<Detector>(),
     PluginType::of::<Tokens>(),
+    PluginType::of::<MetricsSourcePlugin>(),
+    PluginType::of::<OtherSource>(),
+    PluginType::of::<Extractor>(),
+    PluginType::of::<Reader>(),
 ];
 
 /// The configuration in `text`, which must be valid.
@@ -334,5 +339,64 @@ impl Plugin for Tokens {
     fn build(params: Number, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let output = OutputEstimate { ratio: 1.0, max: Some(params.number) };
         Ok(Roles::token_estimate(TokenEstimate { output: Some(output) }))
+    }
+}
+
+/// Milliseconds; 0 is what the process does by default.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Interval {
+    interval: u64,
+}
+
+macro_rules! source {
+    ($name:ident, $plugin_type:literal) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::Beta;
+            type Params = Interval;
+
+            fn build(params: Interval, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                let interval = Some(Duration::from_millis(params.interval)).filter(|interval| !interval.is_zero());
+                let path = MetricsPath::default();
+                Ok(Roles::metrics_source(MetricsSource { transport: Transport::Http, path, port: None, interval }))
+            }
+        }
+    };
+}
+
+source!(MetricsSourcePlugin, "metrics-data-source");
+source!(OtherSource, "test-source");
+
+#[derive(Debug)]
+pub(crate) struct Extractor;
+
+impl Plugin for Extractor {
+    const TYPE: &'static str = "core-metrics-extractor";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = NoParams;
+
+    fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::metrics_extractor(EngineMappings::default()))
+    }
+}
+
+/// A scorer that acts on scraped metrics, and says how often they are read.
+#[derive(Debug)]
+pub(crate) struct Reader;
+
+impl Plugin for Reader {
+    const TYPE: &'static str = "test-reader";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = NoParams;
+
+    fn build(_params: NoParams, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        if cx.scrape_interval() > Duration::from_millis(50) {
+            cx.warn("staleness", format!("scraped every {:?}", cx.scrape_interval()));
+        }
+        Ok(Roles::scorer(TestScorer).reading_scraped())
     }
 }

@@ -24,21 +24,22 @@ pub struct ScrapeMetrics {
 impl ScrapeMetrics {
     /// `legacy_names` also emits the series under their deprecated names.
     pub fn register(registry: &Registry, legacy_names: bool) -> Result<Self, prometheus::Error> {
-        let twins = |name: &str, help: &str, labels: &[&str]| -> Result<Vec<IntCounterVec>, prometheus::Error> {
-            let current = format!("llm_d_epp_{name}");
-            let deprecated =
-                Opts::new(format!("llm_d_inference_scheduler_{name}"), format!("[Deprecated: Use {current}] {help}"));
+        let twins = |[current, deprecated]: [&str; 2], help: &str, labels: &[&str]| {
+            let deprecated = Opts::new(deprecated, format!("[Deprecated: Use {current}] {help}"));
             let named = [Opts::new(current, help)].into_iter().chain(legacy_names.then_some(deprecated));
-            let counters: Vec<_> = named.map(|opts| IntCounterVec::new(opts, labels)).collect::<Result<_, _>>()?;
+            let counters = named.map(|opts| IntCounterVec::new(opts, labels)).collect::<Result<Vec<_>, _>>()?;
             for counter in &counters {
                 registry.register(Box::new(counter.clone()))?;
             }
-            Ok(counters)
+            Ok::<_, prometheus::Error>(counters)
         };
         let help = "scrapes of an endpoint that brought no page";
-        let poll_errors = twins("datalayer_poll_errors_total", help, &["source_type"])?;
+        let names = ["llm_d_epp_datalayer_poll_errors_total", "llm_d_inference_scheduler_datalayer_poll_errors_total"];
+        let poll_errors = twins(names, help, &["source_type"])?;
         let help = "pages of an endpoint that lack metrics of its engine, or have lines that cannot be read";
-        let extract_errors = twins("datalayer_extract_errors_total", help, &["source_type", "extractor_type"])?;
+        let names =
+            ["llm_d_epp_datalayer_extract_errors_total", "llm_d_inference_scheduler_datalayer_extract_errors_total"];
+        let extract_errors = twins(names, help, &["source_type", "extractor_type"])?;
         let help = "values of an endpoint's page that make no sense and were ignored";
         let ignored_values = IntCounter::new("llm_d_epp_datalayer_ignored_values_total", help)?;
         let help = "time until an endpoint's page was there, or known not to come";

@@ -55,9 +55,9 @@ impl Collector for PoolGauges {
         let said = |of: &dyn Fn(&Scraped) -> Option<f64>| -> Vec<f64> {
             fresh.iter().filter_map(|(_, scraped)| of(scraped)).collect()
         };
-        page.distribution("kv_cache_utilization", "used part of the KV cache", &said(&|scraped| scraped.kv_usage));
-        page.distribution("queue_size", "requests waiting in the model server", &said(&|s| s.waiting.map(float)));
-        page.distribution("running_requests", "requests the model server works on", &said(&|s| s.running.map(float)));
+        page.distribution(&KV_USAGE, &said(&|scraped| scraped.kv_usage));
+        page.distribution(&WAITING, &said(&|scraped| scraped.waiting.map(float)));
+        page.distribution(&RUNNING, &said(&|scraped| scraped.running.map(float)));
         let queues = fresh.iter();
         let queues = queues.filter_map(|(endpoint, scraped)| Some((&*endpoint.id.name, float(scraped.waiting?))));
         page.queues(&queues.collect::<Vec<_>>());
@@ -69,6 +69,33 @@ impl Collector for PoolGauges {
 const fn float(count: u64) -> f64 {
     count as f64
 }
+
+/// The families about one value of each endpoint.
+struct Names {
+    average: &'static str,
+    deprecated_average: &'static str,
+    deviation: &'static str,
+    what: &'static str,
+}
+
+const KV_USAGE: Names = Names {
+    average: "llm_d_epp_average_kv_cache_utilization",
+    deprecated_average: "inference_pool_average_kv_cache_utilization",
+    deviation: "llm_d_epp_std_dev_kv_cache_utilization",
+    what: "used part of the KV cache",
+};
+const WAITING: Names = Names {
+    average: "llm_d_epp_average_queue_size",
+    deprecated_average: "inference_pool_average_queue_size",
+    deviation: "llm_d_epp_std_dev_queue_size",
+    what: "requests waiting in the model server",
+};
+const RUNNING: Names = Names {
+    average: "llm_d_epp_average_running_requests",
+    deprecated_average: "inference_pool_average_running_requests",
+    deviation: "llm_d_epp_std_dev_running_requests",
+    what: "requests the model server works on",
+};
 
 struct Page<'a> {
     pool: &'a str,
@@ -86,13 +113,11 @@ impl Page<'_> {
     }
 
     /// Mean and spread over the endpoints that have a value.
-    fn distribution(&mut self, name: &str, what: &str, values: &[f64]) {
+    fn distribution(&mut self, names: &Names, values: &[f64]) {
         let Some(Distribution { mean, std_dev }) = Distribution::of(values) else { return };
-        let current = format!("llm_d_epp_average_{name}");
-        let deprecated = format!("inference_pool_average_{name}");
-        self.pool_gauge(&current, Some(&deprecated), &format!("{what}: mean of the endpoints"), mean);
-        let current = format!("llm_d_epp_std_dev_{name}");
-        self.pool_gauge(&current, None, &format!("{what}: standard deviation between the endpoints"), std_dev);
+        let Names { average, deprecated_average, deviation, what } = names;
+        self.pool_gauge(average, Some(deprecated_average), &format!("{what}: mean of the endpoints"), mean);
+        self.pool_gauge(deviation, None, &format!("{what}: standard deviation between the endpoints"), std_dev);
     }
 
     fn queues(&mut self, rows: &[(&str, f64)]) {

@@ -4,6 +4,7 @@
 
 mod documentation;
 mod effective;
+mod metrics;
 mod parameters;
 mod spread;
 

@@ -1,0 +1,48 @@
+use serde::{Deserialize, Serialize};
+use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
+use sluice_data::{EngineConfig, EngineMappings};
+
+/// Says which metrics of an endpoint mean what, by the engine that runs there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreMetricsExtractor;
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub(crate) struct CoreMetricsExtractorParams {
+    engine_label_key: String,
+    default_engine: String,
+    engine_configs: Vec<EngineConfig>,
+}
+
+impl Default for CoreMetricsExtractorParams {
+    fn default() -> Self {
+        Self {
+            engine_label_key: EngineMappings::DEFAULT_LABEL_KEY.to_owned(),
+            default_engine: EngineMappings::DEFAULT_ENGINE.to_owned(),
+            engine_configs: Vec::new(),
+        }
+    }
+}
+
+impl Plugin for CoreMetricsExtractor {
+    const TYPE: &'static str = "core-metrics-extractor";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = CoreMetricsExtractorParams;
+
+    fn build(params: Self::Params, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        let CoreMetricsExtractorParams { engine_label_key, default_engine, engine_configs } = params;
+        let or_default = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+        let label_key = or_default(engine_label_key, EngineMappings::DEFAULT_LABEL_KEY);
+        let default_engine = or_default(default_engine, EngineMappings::DEFAULT_ENGINE);
+        match EngineMappings::new(&default_engine, &label_key, &engine_configs) {
+            Ok(engines) => Ok(Roles::metrics_extractor(engines)),
+            Err(errors) => {
+                let parameter = errors.first().map_or("engineConfigs", |error| error.parameter());
+                let all = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                // The place says it already.
+                let message = all.strip_prefix(&format!("{parameter}: ")).unwrap_or(&all);
+                Err(BuildError::new(parameter, message))
+            }
+        }
+    }
+}
