@@ -195,6 +195,10 @@ mod tests {
         for template in Template::ALL {
             let mut config = EnvoyConfig::from_template(template).unwrap();
             let manager = CONNECTION_MANAGER;
+            for (timeout, expected) in [("stream_idle_timeout", "0s"), ("stream_flush_timeout", "60s")] {
+                let value = config.document.at(&format!("{manager}/{timeout}")).unwrap();
+                assert_eq!(*value, expected, "{template:?}: {timeout}");
+            }
             let filters = config.document.list(&format!("{manager}/http_filters")).unwrap();
             let names: Vec<_> = filters.iter().map(|filter| filter["name"].as_str().unwrap()).collect();
             assert_eq!(

@@ -5,6 +5,7 @@
 
 mod bypass;
 mod deaths;
+mod failure_modes;
 mod grpc;
 mod leaving;
 mod metadata;
@@ -13,4 +14,5 @@ mod outside_full_duplex;
 mod raw_http2;
 mod timeouts;
 mod trailers;
+mod unread;
 mod uploads;

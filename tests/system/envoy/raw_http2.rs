@@ -18,6 +18,8 @@ const END_HEADERS: u8 = 4;
 /// The first stream of a client.
 const STREAM: u32 = 1;
 const CANCEL: u32 = 8;
+/// A setting: how much of a stream's body the client takes before it says more.
+const INITIAL_WINDOW_SIZE: u16 = 4;
 
 /// A connection with one chat on it.
 #[derive(Debug)]
@@ -28,15 +30,26 @@ pub(super) struct RawHttp2 {
 impl RawHttp2 {
     /// Sends a chat.
     pub(super) async fn chat(envoy: &Envoy) -> Self {
+        Self::chat_with(envoy, &[], &[]).await
+    }
+
+    /// Sends one with further headers, and reads nothing of the answer but its head.
+    pub(super) async fn chat_unread(envoy: &Envoy, headers: &[(&str, &str)]) -> Self {
+        let no_window = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &[0; 4]].concat();
+        Self::chat_with(envoy, &no_window, headers).await
+    }
+
+    async fn chat_with(envoy: &Envoy, settings: &[u8], further: &[(&str, &str)]) -> Self {
         let mut stream = TcpStream::connect(envoy.address()).await.unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         let mut client = Self { stream };
-        client.frame(SETTINGS, 0, 0, &[]).await;
+        client.frame(SETTINGS, 0, 0, settings).await;
         // `:method: POST` and `:scheme: http` are entries of the static table, the others literals.
         let mut headers = vec![0x83, 0x86];
-        for (name, value) in [(":path", CHAT), (":authority", "gateway"), ("content-type", "application/json")] {
+        let own = [(":path", CHAT), (":authority", "gateway"), ("content-type", "application/json")];
+        for (name, value) in own.iter().chain(further) {
             headers.push(0);
-            for text in [name, value] {
+            for text in [*name, *value] {
                 headers.push(u8::try_from(text.len()).unwrap());
                 headers.extend(text.bytes());
             }
