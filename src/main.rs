@@ -4,6 +4,8 @@ mod certificate;
 mod check;
 mod connection;
 mod debug;
+#[cfg(test)]
+mod deploy_tests;
 mod descriptors;
 mod flags;
 #[cfg(test)]

@@ -55,7 +55,9 @@ impl Simulated {
             // Without bodies the picker knows no models, and counts by model only what has one. Flow control counts
             // everything in flight.
             Template::PerRequest => PickerConfig::example("holdback.yaml", endpoints),
-            Template::FullDuplex | Template::ResponseBypass | Template::Ha => PickerConfig::standalone(endpoints),
+            Template::FullDuplex | Template::ResponseBypass | Template::Ha | Template::Sidecar => {
+                PickerConfig::standalone(endpoints)
+            }
         };
         let envoy = EnvoyConfig::from_template(template)?;
         Ok(Self { stack: Stack::start_configured(picker(), &[], config, envoy, &addresses).await?, servers })

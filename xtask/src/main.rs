@@ -8,6 +8,7 @@ mod campaign;
 mod console;
 mod crds;
 mod demo;
+mod deploy;
 mod fuzz;
 mod mutants;
 mod soak;
@@ -37,13 +38,15 @@ enum Command {
     Crds(crds::Arguments),
     /// Sends chats through a real Envoy to simulated model servers and shows where each went
     Demo(demo::Arguments),
+    /// Renders the manifests in deploy/ and checks what comes out
+    Deploy(deploy::Arguments),
     /// Runs random operations on a part of the product until something breaks
     Fuzz(fuzz::Arguments),
     /// Changes the product in one place after the other and lists the changes that no test notices
     Mutants(mutants::Arguments),
     /// Loads a pool with every kind of request and ending and compares the picker's ledger with the engines
     Soak(soak::Arguments),
-    /// Makes the configurations in deploy/envoy from one source
+    /// Makes the configurations of Envoy in deploy/ from one source
     Templates(templates::Arguments),
     /// Checks everything that a change must hold: format, structure, lints, licences, tests
     Test(test::Arguments),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Campaign(arguments) => campaign::run(&arguments),
         Command::Crds(arguments) => crds::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Deploy(arguments) => deploy::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Mutants(arguments) => mutants::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),

@@ -1,4 +1,4 @@
-//! `cargo xtask templates`: makes the configurations in `deploy/envoy/` from one source.
+//! `cargo xtask templates`: makes the configurations of Envoy in `deploy/` from one source.
 //!
 //! Each of them stands alone and runs as it stands, yet they share most lines. A line `#? full-duplex ha` of the source
 //! begins lines that only the files of these names have; the next such line ends them, and `#?` alone begins what is in
@@ -13,8 +13,15 @@ use sluice_testkit::workspace;
 use crate::console::say;
 
 const SOURCE: &str = include_str!("templates/envoy.yaml");
-const DIRECTORY: &str = "deploy/envoy";
-const VARIANTS: [&str; 4] = ["full-duplex", "response-bypass", "per-request", "ha"];
+
+/// The names that the source uses, and the files that they stand for.
+const VARIANTS: [(&str, &str); 5] = [
+    ("full-duplex", "deploy/envoy/full-duplex.yaml"),
+    ("response-bypass", "deploy/envoy/response-bypass.yaml"),
+    ("per-request", "deploy/envoy/per-request.yaml"),
+    ("ha", "deploy/envoy/ha.yaml"),
+    ("sidecar", "deploy/overlays/standalone/envoy.yaml"),
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -24,27 +31,26 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let directory = workspace::root().join(DIRECTORY);
-    let stale = stale(&directory)?;
+    let root = workspace::root();
+    let stale = stale(&root)?;
     if arguments.check && !stale.is_empty() {
-        let names: Vec<&str> = stale.iter().map(|(name, _)| name.as_str()).collect();
-        bail!("not what the source makes: {}; run cargo xtask templates", names.join(", "));
+        let paths: Vec<&str> = stale.iter().map(|(path, _)| *path).collect();
+        bail!("not what the source makes: {}; run cargo xtask templates", paths.join(", "));
     }
-    for (name, text) in &stale {
-        fs::write(directory.join(name), text).with_context(|| format!("writing {name}"))?;
-        say(format_args!("{DIRECTORY}/{name} written"));
+    for (path, text) in &stale {
+        fs::write(root.join(path), text).with_context(|| format!("writing {path}"))?;
+        say(format_args!("{path} written"));
     }
     Ok(())
 }
 
 /// Files that are not what the source makes, with what they should be.
-fn stale(directory: &Path) -> Result<Vec<(String, String)>> {
+fn stale(root: &Path) -> Result<Vec<(&'static str, String)>> {
     let mut stale = Vec::new();
-    for variant in VARIANTS {
-        let name = format!("{variant}.yaml");
+    for (variant, path) in VARIANTS {
         let text = make(SOURCE, variant)?;
-        if fs::read_to_string(directory.join(&name)).ok().as_ref() != Some(&text) {
-            stale.push((name, text));
+        if fs::read_to_string(root.join(path)).ok().as_ref() != Some(&text) {
+            stale.push((path, text));
         }
     }
     Ok(stale)
@@ -58,7 +64,10 @@ fn make(source: &str, variant: &str) -> Result<String> {
             let mut names = names.split_whitespace().peekable();
             included = names.peek().is_none();
             for name in names {
-                ensure!(VARIANTS.contains(&name), "the source names a file {name}, which is not made");
+                ensure!(
+                    VARIANTS.iter().any(|(variant, _)| *variant == name),
+                    "the source names a file {name}, which is not made"
+                );
                 included |= name == variant;
             }
         } else if included {
@@ -75,9 +84,9 @@ mod tests {
 
     #[test]
     fn the_files_are_what_the_source_makes() {
-        let stale = stale(&workspace::root().join(DIRECTORY)).unwrap();
-        let names: Vec<_> = stale.iter().map(|(name, _)| name).collect();
-        assert!(names.is_empty(), "run cargo xtask templates: {names:?}");
+        let stale = stale(&workspace::root()).unwrap();
+        let paths: Vec<_> = stale.iter().map(|(path, _)| path).collect();
+        assert!(paths.is_empty(), "run cargo xtask templates: {paths:?}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use sluice_testkit::workspace;
 
 use crate::console::say;
 use crate::tools::Tool;
-use crate::{fuzz, structure};
+use crate::{deploy, fuzz, structure};
 
 const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
@@ -23,11 +23,12 @@ const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 type Step = fn(&Path) -> Result<String>;
 
 /// The steps in the order of how fast they fail.
-const STEPS: [(&str, Step); 7] = [
+const STEPS: [(&str, Step); 8] = [
     ("format", check_format),
     ("structure", check_structure),
     ("lints", check_lints),
     ("licences", check_dependencies),
+    ("deploy", deploy::check),
     ("engine", run_engine),
     ("session", run_session),
     ("tests", run_tests),

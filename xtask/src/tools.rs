@@ -35,3 +35,40 @@ impl Tool {
         Ok(program)
     }
 }
+
+/// A program from the Python package index, named like its package.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PythonTool {
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
+}
+
+impl PythonTool {
+    /// Where the program is: in a virtual environment of its own under `target/tools`, made the first time.
+    pub(crate) fn program(self) -> Result<PathBuf> {
+        let Self { package, version } = self;
+        let place = workspace::target_dir()?.join("tools").join(format!("{package}-{version}"));
+        let program = place.join("bin").join(package);
+        if program.is_file() {
+            return Ok(program);
+        }
+        say(format_args!("installing {package} {version} into {}, once", place.display()));
+        succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
+            .context("making a virtual environment needs python3 with its module venv")?;
+        let mut pip = Command::new(place.join("bin/python3"));
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &format!("{package}=={version}")]);
+        succeed(&mut pip).with_context(|| format!("installing {package} {version} needs the Python package index"))?;
+        if !program.is_file() {
+            bail!("the package {package} {version} has no program {package}");
+        }
+        Ok(program)
+    }
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?}: {status}");
+    }
+    Ok(())
+}

@@ -55,7 +55,7 @@ impl Part {
     }
 }
 
-/// The configurations in `deploy/envoy/`.
+/// The configurations of Envoy in `deploy/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
     /// The picker sees whole requests and whole responses.
@@ -66,19 +66,22 @@ pub enum Template {
     PerRequest,
     /// The picker sees everything, and there are two of it.
     Ha,
+    /// The picker sees everything, from the same pod.
+    Sidecar,
 }
 
 impl Template {
-    pub const ALL: [Self; 4] = [Self::FullDuplex, Self::ResponseBypass, Self::PerRequest, Self::Ha];
+    pub const ALL: [Self; 5] = [Self::FullDuplex, Self::ResponseBypass, Self::PerRequest, Self::Ha, Self::Sidecar];
 
     pub fn path(self) -> PathBuf {
-        let name = match self {
-            Self::FullDuplex => "full-duplex.yaml",
-            Self::ResponseBypass => "response-bypass.yaml",
-            Self::PerRequest => "per-request.yaml",
-            Self::Ha => "ha.yaml",
+        let path = match self {
+            Self::FullDuplex => "envoy/full-duplex.yaml",
+            Self::ResponseBypass => "envoy/response-bypass.yaml",
+            Self::PerRequest => "envoy/per-request.yaml",
+            Self::Ha => "envoy/ha.yaml",
+            Self::Sidecar => "overlays/standalone/envoy.yaml",
         };
-        workspace::root().join("deploy/envoy").join(name)
+        workspace::root().join("deploy").join(path)
     }
 }
 

@@ -1,0 +1,119 @@
+//! What the manifests in `deploy/` and the `Dockerfile` ask of the picker is what it does. That the manifests fit
+//! together is for `cargo xtask deploy` to say.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use sluice_config::{Options, Source};
+use sluice_plugins::BUILTIN;
+
+use crate::flags::CommandLine;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files in `deploy/`.
+fn files() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut pending = vec![root().join("deploy")];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pending.push(path);
+            } else {
+                let text = fs::read_to_string(&path).unwrap();
+                files.push((path, text));
+            }
+        }
+    }
+    files
+}
+
+/// The specifications of pods in Deployments and in patches of them, each with the name of its file.
+fn pods() -> Vec<(String, Value)> {
+    let deployments = files().into_iter().filter(|(_, text)| text.contains("\nkind: Deployment\n"));
+    deployments
+        .map(|(path, text)| {
+            let mut object: Value = serde_saphyr::from_str(&text).unwrap();
+            (path.display().to_string(), object["spec"]["template"]["spec"].take())
+        })
+        .collect()
+}
+
+/// How the pods start the picker.
+fn command_lines() -> Vec<(String, CommandLine)> {
+    let mut lines = Vec::new();
+    for (file, pod) in pods() {
+        for container in pod["containers"].as_array().into_iter().flatten().filter(|one| one["name"] == "epp") {
+            let Some(arguments) = container["args"].as_array() else { continue };
+            let arguments = arguments.iter().map(|argument| argument.as_str().unwrap());
+            let line = CommandLine::parse(["epp"].into_iter().chain(arguments));
+            lines.push((file.clone(), line.unwrap_or_else(|error| panic!("{file}: {error}"))));
+        }
+    }
+    assert!(!lines.is_empty());
+    lines
+}
+
+#[test]
+fn the_picker_takes_every_flag_that_it_is_started_with_and_each_has_an_effect() {
+    for (file, line) in command_lines() {
+        assert_eq!(line.ignored, Vec::<String>::new(), "{file}");
+        assert_eq!(line.flags.warnings(), Vec::<String>::new(), "{file}");
+    }
+}
+
+#[test]
+fn the_ports_of_containers_and_image_are_those_that_the_picker_listens_on() {
+    let base = pods().into_iter().find(|(file, _)| file.ends_with("base/deployment.yaml")).unwrap().1;
+    let ports = base["containers"][0]["ports"].as_array().unwrap().iter();
+    let ports: Vec<_> = ports.map(|port| port["containerPort"].as_u64().unwrap()).collect();
+    for (file, line) in command_lines() {
+        let flags = line.flags;
+        let expected = [flags.grpc_port, flags.grpc_health_port, flags.metrics_port].map(u64::from);
+        assert_eq!(ports, expected, "{file}");
+    }
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let exposed = ports.iter().map(|port| format!(" {port}")).collect::<String>();
+    assert!(dockerfile.contains(&format!("\nEXPOSE{exposed}\n")), "EXPOSE{exposed}");
+}
+
+#[test]
+fn a_pod_is_given_the_time_that_the_picker_takes_to_stop() {
+    let graces = pods().into_iter().filter_map(|(_, pod)| pod["terminationGracePeriodSeconds"].as_u64());
+    let graces: Vec<_> = graces.map(Duration::from_secs).collect();
+    assert!(!graces.is_empty());
+    for (file, line) in command_lines() {
+        let needed = line.flags.drain_timeout + line.flags.stream_drain_timeout;
+        assert!(graces.iter().all(|grace| *grace > needed), "{file}");
+    }
+}
+
+#[test]
+fn every_configuration_of_the_picker_loads_without_a_warning() {
+    let configs = files().into_iter().filter(|(_, text)| text.contains("\nkind: EndpointPickerConfig\n"));
+    let mut loaded = 0;
+    for (path, text) in configs {
+        let source = Source::new(&path.display().to_string(), text);
+        let assembled = sluice_config::load(&source, BUILTIN, &Options::default());
+        let assembled = assembled.unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
+        assert!(assembled.warnings.is_empty(), "{:?}", assembled.warnings);
+        loaded += 1;
+    }
+    assert!(loaded > 0);
+}
+
+#[test]
+fn every_list_of_endpoints_is_one() {
+    let lists = files().into_iter().filter(|(_, text)| text.contains("\nendpoints:"));
+    let mut read = 0;
+    for (path, text) in lists {
+        sluice_data::parse_endpoint_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        read += 1;
+    }
+    assert!(read > 0);
+}

@@ -1,0 +1,91 @@
+//! `cargo xtask deploy`: renders every kustomization in `deploy/` as `kubectl` does, and checks what comes out.
+//!
+//! Each one alone, and each that has pods together with all those that are made to go beside it. Kubernetes' own kinds
+//! are compared with their schemas; that objects fit together (ports, labels, names, files) is checked here.
+
+mod kubectl;
+mod kustomization;
+mod objects;
+mod rules;
+mod schemas;
+
+#[cfg(test)]
+mod image_tests;
+#[cfg(test)]
+mod rules_tests;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use sluice_testkit::workspace;
+
+use self::kubectl::Kubectl;
+use self::objects::Rendering;
+use crate::console::say;
+
+const DIRECTORY: &str = "deploy";
+/// Shows a kustomization that somebody would write.
+const PAGE: &str = "docs/deploy.md";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Also print what each kustomization renders to
+    #[arg(long)]
+    show: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let root = workspace::root();
+    if arguments.show {
+        let kubectl = Kubectl::find()?;
+        for directory in kustomization::directories(&root.join(DIRECTORY))? {
+            say(format_args!("# {}\n{}", directory.display(), kubectl.render(&directory)?));
+        }
+    }
+    say(format_args!("{}", check(&root)?));
+    Ok(())
+}
+
+/// Renders and checks everything; returns how much that was.
+pub(crate) fn check(root: &Path) -> Result<String> {
+    let kubectl = Kubectl::find()?;
+    let directories = kustomization::directories(&root.join(DIRECTORY))?;
+    let mut findings = Vec::new();
+    let mut renderings = Vec::new();
+    for directory in &directories {
+        let name = directory.strip_prefix(root).unwrap_or(directory).display().to_string();
+        findings.extend(kustomization::findings(&name, directory)?);
+        renderings.push(Rendering::parse(&name, &kubectl.render(directory)?)?);
+    }
+    ensure!(renderings.iter().any(Rendering::has_pods), "nothing in {DIRECTORY} renders to pods");
+    let additions: Vec<&Path> = directories
+        .iter()
+        .zip(&renderings)
+        .filter(|(_, alone)| !alone.has_pods())
+        .map(|(directory, _)| &**directory)
+        .collect();
+    let mut installations = Vec::new();
+    for (directory, alone) in directories.iter().zip(&renderings).filter(|(_, alone)| alone.has_pods()) {
+        let parts: Vec<&Path> = [&**directory].into_iter().chain(additions.iter().copied()).collect();
+        let name = format!("{} with every addition", alone.name);
+        installations.push(Rendering::parse(&name, &kubectl.render_together(&parts)?)?);
+    }
+    let page = fs::read_to_string(root.join(PAGE))?;
+    let example = kustomization::example(&page).with_context(|| format!("{PAGE} shows no kustomization"))?;
+    let example = kubectl.render_example(example, &root.join(DIRECTORY))?;
+    installations.push(Rendering::parse(PAGE, &example)?);
+
+    findings.extend(renderings.iter().filter(|alone| alone.has_pods()).flat_map(rules::needs_no_extension));
+    findings.extend(installations.iter().flat_map(rules::findings));
+    findings.extend(rules::unused_port_names(&installations));
+    findings.extend(schemas::findings(renderings.iter().chain(&installations))?);
+    for finding in &findings {
+        say(format_args!("{finding}"));
+    }
+    if !findings.is_empty() {
+        bail!("{} findings, see above", findings.len());
+    }
+    let objects: usize = renderings.iter().map(|rendering| rendering.objects.len()).sum();
+    Ok(format!("{objects} objects of {} kustomizations, rendered by {kubectl}", renderings.len()))
+}

@@ -1,0 +1,144 @@
+use serde_json::{Value, json};
+
+use super::objects::{Object, Rendering};
+use super::rules;
+
+/// An installation in which all is well. The tests change one place each, so the order of objects matters to them.
+fn installation() -> Vec<Value> {
+    let labels = json!({"app": "epp"});
+    let confined = json!({
+        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+    });
+    let pod = json!({
+        "serviceAccountName": "epp",
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "epp",
+            "image": "registry.example:5000/epp:1.0",
+            "args": ["--config-file=/config/epp.yaml"],
+            "ports": [{"name": "grpc", "containerPort": 9002}, {"name": "metrics", "containerPort": 9090}],
+            "readinessProbe": {"grpc": {"port": 9002}},
+            "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
+            "securityContext": confined,
+            "volumeMounts": [{"name": "config", "mountPath": "/config"}],
+        }],
+        "volumes": [{"name": "config", "configMap": {"name": "epp"}}],
+        "topologySpreadConstraints": [{"labelSelector": {"matchLabels": labels}}],
+    });
+    let template = json!({"metadata": {"labels": labels}, "spec": pod});
+    let deployment = json!({"selector": {"matchLabels": labels}, "template": template});
+    let service = json!({
+        "selector": labels, "ports": [{"name": "grpc-ext-proc", "port": 9002, "targetPort": "grpc"}],
+    });
+    let policy = json!({"podSelector": {"matchLabels": labels}, "ingress": [{"ports": [{"port": "grpc"}]}]});
+    let monitor = json!({"selector": {"matchLabels": labels}, "endpoints": [{"port": "metrics"}]});
+    let object = |api: &str, kind: &str, spec: Value| json!({"apiVersion": api, "kind": kind, "metadata": {"name": "epp", "labels": labels}, "spec": spec});
+    vec![
+        object("apps/v1", "Deployment", deployment),
+        object("v1", "Service", service),
+        object("networking.k8s.io/v1", "NetworkPolicy", policy),
+        object("policy/v1", "PodDisruptionBudget", json!({"selector": {"matchLabels": labels}})),
+        object("monitoring.coreos.com/v1", "ServiceMonitor", monitor),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "epp"}}),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "epp"}, "data": {"epp.yaml": ""}}),
+    ]
+}
+
+fn rendering(objects: Vec<Value>) -> Rendering {
+    Rendering { name: "here".to_owned(), objects: objects.into_iter().map(Object).collect() }
+}
+
+#[test]
+fn nothing_is_found_where_all_is_well() {
+    let sound = rendering(installation());
+    assert_eq!(rules::findings(&sound), [""; 0]);
+    assert_eq!(rules::unused_port_names(&[sound]), [""; 0]);
+}
+
+#[test]
+fn one_wrong_place_is_one_finding_that_names_it() {
+    const CONTAINER: &str = "/0/spec/template/spec/containers/0";
+    let container = |field: &str| format!("{CONTAINER}/{field}");
+    let other = || json!("other");
+    let other_label = || json!({"app": "other"});
+    let cases = [
+        ("/0/spec/selector/matchLabels".to_owned(), other_label(), "does not select its own pods"),
+        ("/1/spec/selector".to_owned(), other_label(), "Service epp selects nothing"),
+        ("/1/spec/selector".to_owned(), json!({}), "Service epp selects nothing"),
+        ("/2/spec/podSelector/matchLabels".to_owned(), other_label(), "NetworkPolicy epp selects nothing"),
+        ("/3/spec/selector/matchLabels".to_owned(), other_label(), "PodDisruptionBudget epp selects nothing"),
+        ("/4/spec/selector/matchLabels".to_owned(), other_label(), "ServiceMonitor epp selects nothing"),
+        (
+            "/0/spec/template/spec/topologySpreadConstraints/0/labelSelector/matchLabels".to_owned(),
+            other_label(),
+            "Deployment epp selects nothing",
+        ),
+        ("/1/spec/ports/0/port".to_owned(), json!(9003), "no container has a port \"grpc\" 9003"),
+        ("/1/spec/ports/0/targetPort".to_owned(), other(), "no container has a port \"other\" 9002"),
+        (container("readinessProbe/grpc/port"), json!(9003), "no port 9003 to probe"),
+        ("/0/spec/template/spec/serviceAccountName".to_owned(), other(), "there is no ServiceAccount \"other\""),
+        (container("args/0"), json!("--config-file=/config/other.yaml"), "no file /config/other.yaml"),
+        (
+            container("volumeMounts/0"),
+            json!({"name": "config", "mountPath": "/config", "subPath": "x"}),
+            "a single file",
+        ),
+        ("/0/spec/template/spec/securityContext/runAsUser".to_owned(), json!(0), "another user than 65532"),
+        ("/0/spec/template/spec/securityContext/seccompProfile".to_owned(), Value::Null, "without a seccomp profile"),
+        (container("securityContext/allowPrivilegeEscalation"), json!(true), "may gain privileges"),
+        (container("securityContext/readOnlyRootFilesystem"), Value::Null, "may write to its root file system"),
+        (container("securityContext/capabilities"), Value::Null, "keeps capabilities"),
+        (container("resources/limits"), Value::Null, "no limit of memory"),
+        (container("resources/requests"), Value::Null, "asks for no CPU"),
+        (container("image"), json!("registry.example:5000/epp"), "has no version"),
+        (container("image"), json!("epp:latest"), "has no version"),
+    ];
+    for (place, value, expected) in cases {
+        let mut objects = Value::Array(installation());
+        *objects.pointer_mut(&place).unwrap_or_else(|| panic!("no {place}")) = value;
+        let Value::Array(objects) = objects else { unreachable!() };
+        let findings = rules::findings(&rendering(objects));
+        assert_eq!(findings.len(), 1, "{place}: {findings:?}");
+        assert!(findings[0].starts_with("here: ") && findings[0].contains(expected), "{place}: {findings:?}");
+    }
+}
+
+#[test]
+fn a_config_map_that_is_missing_is_named_and_so_are_its_files() {
+    let mut objects = installation();
+    objects.pop();
+    let findings = rules::findings(&rendering(objects));
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert!(
+        findings[0].contains("no ConfigMap \"epp\"") && findings[1].contains("no file /config/epp.yaml"),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn a_port_that_only_another_installation_has_may_be_named() {
+    let mut objects = installation();
+    objects[2]["spec"]["ingress"][0]["ports"][0]["port"] = json!("http");
+    let with = |objects: &[Value]| rendering(objects.to_vec());
+    let unused = rules::unused_port_names(&[with(&objects), with(&installation())]);
+    assert_eq!(unused, ["NetworkPolicy epp: no installation has a port \"http\""]);
+    let mut other = installation();
+    other[0]["spec"]["template"]["spec"]["containers"][0]["ports"][1]["name"] = json!("http");
+    assert_eq!(rules::unused_port_names(&[with(&objects), with(&other), with(&installation())]), [""; 0]);
+}
+
+#[test]
+fn a_kind_that_not_every_cluster_has_is_named() {
+    assert_eq!(
+        rules::needs_no_extension(&rendering(installation())),
+        ["here: not every cluster has a kind for ServiceMonitor epp"]
+    );
+}
+
+#[test]
+fn documents_are_told_apart_by_lines_of_their_own() {
+    let yaml = "kind: ConfigMap\ndata:\n  text: |\n    a\n    ---\n    b\n---\nkind: Service\n";
+    let rendering = Rendering::parse("here", yaml).unwrap();
+    assert_eq!(rendering.objects.iter().map(Object::kind).collect::<Vec<_>>(), ["ConfigMap", "Service"]);
+    assert_eq!(rendering.objects[0].0["data"]["text"], "a\n---\nb\n");
+}
