@@ -22,7 +22,7 @@ pub(super) struct Families {
     /// How long a prefix all names have in common, not counting the endings of OpenMetrics; less than the shortest name.
     common: usize,
     /// Which `names` have this byte behind the common prefix: a line is one of theirs or of no wanted family.
-    by_next_byte: Box<[(u16, u16)]>,
+    by_next_byte: Box<[(u16, u16); 256]>,
 }
 
 impl Families {
@@ -31,7 +31,7 @@ impl Families {
         let stems = || names.iter().map(|name| stem(name));
         let common = stems().map(|name| common_prefix(name, &names[0])).min().unwrap_or(0);
         let common = common.min(stems().map(<[u8]>::len).min().map_or(0, |shortest| shortest.saturating_sub(1)));
-        let mut by_next_byte = vec![(0, 0); 256].into_boxed_slice();
+        let mut by_next_byte = Box::new([(0, 0); 256]);
         for (index, name) in (0_u16..).zip(&names) {
             let range = &mut by_next_byte[usize::from(name[common])];
             // Names in order with a common prefix are in order of the byte behind it.
@@ -56,7 +56,11 @@ impl Families {
                     continue;
                 }
                 Some(b' ' | b'\t') => line = line.trim_ascii_start(),
-                Some(_) | None => {}
+                Some(_) => {}
+                None => continue,
+            }
+            if self.candidates(line).is_empty() {
+                continue;
             }
             for (family, rest) in self.families_of(line, &kinds) {
                 visit(family, kinds[family], Sample::parse(rest));

@@ -292,3 +292,43 @@ fn all_mistakes_in_the_engines_are_told() {
         ]
     );
 }
+
+/// The cells of the rows of all tables of the page, without the marks of code.
+fn documented_rows() -> Vec<Vec<String>> {
+    let page = include_str!("../../../../docs/engines.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect()).collect()
+}
+
+#[test]
+fn the_built_in_engines_are_documented() {
+    let rows = documented_rows();
+    let text = |spec: &Option<MetricSpec>| spec.as_ref().map_or_else(String::new, ToString::to_string);
+    for engine in builtin::engines() {
+        let rows: Vec<_> = rows.iter().filter(|row| row[0] == engine.name).collect();
+        let [levels, cache] = rows.as_slice() else { panic!("{}: {rows:?}", engine.name) };
+        assert_eq!(levels[1], text(&engine.queued_requests_spec), "{}", engine.name);
+        assert_eq!(levels[2].trim_end_matches(" (per second)"), text(&engine.running_requests_spec), "{}", engine.name);
+        assert_eq!(levels[3], text(&engine.kv_usage_spec), "{}", engine.name);
+        if let Some(info) = &engine.cache_info_spec {
+            assert_eq!(cache[1], format!("label {} of {info}", engine.cache_block_size_label_name), "{}", engine.name);
+            assert_eq!(cache[2], format!("its label {}", engine.cache_num_blocks_label_name), "{}", engine.name);
+        } else {
+            assert_eq!(cache[1], text(&engine.cache_block_size_spec), "{}", engine.name);
+            assert_eq!(cache[2], text(&engine.cache_num_blocks_spec), "{}", engine.name);
+        }
+        assert_eq!(cache[3], text(&engine.lora_spec), "{}", engine.name);
+    }
+}
+
+#[test]
+fn the_fields_of_an_engine_are_documented() {
+    let written = serde_json::to_value(EngineConfig::named("own")).unwrap();
+    let rows = documented_rows();
+    for (field, default) in written.as_object().unwrap() {
+        let row = rows.iter().find(|row| row[0] == *field).unwrap_or_else(|| panic!("{field} is not documented"));
+        if default.is_string() && field != "name" {
+            assert_eq!(row[1], *default, "{field}");
+        }
+    }
+}
