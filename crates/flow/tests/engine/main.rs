@@ -24,3 +24,4 @@ mod scraped;
 mod start;
 mod stats;
 mod submit;
+mod throughput;

@@ -16,5 +16,6 @@ pub(crate) mod oracle_limits;
 pub(crate) mod oracle_pool;
 pub(crate) mod oracle_turns;
 pub(crate) mod rig;
+pub(crate) mod servers;
 pub(crate) mod shrink;
 pub(crate) mod world;
