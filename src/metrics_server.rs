@@ -6,16 +6,16 @@ use prometheus::{Registry, TextEncoder};
 use sluice_router::{FlowSnapshot, FlowState as _};
 
 use crate::debug;
+use crate::in_force::InForce;
 use crate::pool_view::PoolView;
 use crate::rendering::{Rendered, Rendering, Writer};
 
 /// `GET /metrics`, in the Prometheus text format; `GET /debug/config`, the configuration in force; `GET /debug/flow`,
 /// where there is flow control.
-pub(crate) fn router(registry: Registry, view: Option<PoolView>, config: &serde_json::Value) -> Router {
+pub(crate) fn router(registry: Registry, view: Option<PoolView>, in_force: InForce) -> Router {
     let writer = Writer::default();
     let metrics = Rendering::new(Writer::clone(&writer), move || metrics_page(&registry));
-    let config = format!("{config:#}\n");
-    let config = get(async move || ([(header::CONTENT_TYPE, "application/json")], config.clone()));
+    let config = get(async move || ([(header::CONTENT_TYPE, "application/json")], in_force.page()));
     let router = Router::new().route("/metrics", serve(metrics, prometheus::TEXT_FORMAT));
     let router = router.route("/debug/config", config);
     match view {
@@ -43,7 +43,7 @@ fn metrics_page(registry: &Registry) -> Result<String, String> {
 }
 
 fn flow_page(view: &PoolView) -> String {
-    let FlowSnapshot { stats, names } = view.now();
+    let FlowSnapshot { stats, names, producer: _ } = view.now();
     debug::flow_page(&stats, &names).to_string()
 }
 
@@ -89,9 +89,9 @@ mod tests {
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
         let registry = Registry::new();
-        let view = PoolView::new(admission, &table);
+        let view = PoolView::new(admission, &table, "l");
         let tenants = TenantLabels::new(10, clock);
-        registry.register(Box::new(FlowCollector::new(Arc::new(view), tenants, "p", "l", true))).unwrap();
+        registry.register(Box::new(FlowCollector::new(Arc::new(view), tenants, "p", true))).unwrap();
         let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
         table.replace(parse_endpoint_file(file).unwrap());
@@ -114,6 +114,7 @@ mod tests {
         emitted.extend(names(include_str!("../crates/data/src/scrape/metrics.rs")));
         emitted.extend(names(include_str!("../crates/data/src/scrape/pool_gauges.rs")));
         emitted.extend(names(include_str!("certificate.rs")));
+        emitted.extend(names(include_str!("in_force.rs")));
         assert_eq!(documented, emitted);
     }
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use sluice_core::EndpointId;
 use sluice_data::EndpointTable;
 use sluice_flow::EndpointKey;
@@ -13,11 +14,12 @@ pub(crate) struct PoolView {
     admission: Admission,
     /// The endpoints of the pool, and those that have left it with requests in flight.
     names: Arc<Mutex<BTreeMap<EndpointKey, EndpointId>>>,
+    producer: Arc<ArcSwap<String>>,
 }
 
 impl PoolView {
-    /// To be made after the engine has begun to listen to `table`.
-    pub(crate) fn new(admission: Admission, table: &EndpointTable) -> Self {
+    /// To be made after the engine has begun to listen to `table`. `producer` as in [`FlowSnapshot`].
+    pub(crate) fn new(admission: Admission, table: &EndpointTable, producer: &str) -> Self {
         let names: Arc<Mutex<BTreeMap<EndpointKey, EndpointId>>> = Arc::default();
         let listener = Arc::clone(&names);
         table.listen(move |snapshot| {
@@ -25,7 +27,11 @@ impl PoolView {
             let named = named.map(|endpoint| (EndpointKey(endpoint.serial()), endpoint.id.clone()));
             listener.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         });
-        Self { admission, names }
+        Self { admission, names, producer: Arc::new(ArcSwap::from_pointee(producer.to_owned())) }
+    }
+
+    pub(crate) fn set_producer(&self, producer: &str) {
+        self.producer.store(Arc::new(producer.to_owned()));
     }
 }
 
@@ -35,7 +41,7 @@ impl FlowState for PoolView {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let stats = self.admission.stats();
         names.retain(|key, _| stats.endpoints.contains_key(key));
-        FlowSnapshot { stats, names: names.clone() }
+        FlowSnapshot { stats, names: names.clone(), producer: self.producer.load().to_string() }
     }
 }
 
@@ -62,7 +68,7 @@ mod tests {
         let table = EndpointTable::default();
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
-        let view = PoolView::new(admission, &table);
+        let view = PoolView::new(admission, &table, "l");
         let specs = parse_endpoint_file("endpoints: [{name: a, address: 127.0.0.1, port: 1}]").unwrap();
 
         let done = AtomicBool::new(false);
@@ -76,7 +82,7 @@ mod tests {
                 // Each time a new life.
                 table.replace([]);
                 table.replace(specs.clone());
-                let FlowSnapshot { stats, names } = view.now();
+                let FlowSnapshot { stats, names, producer: _ } = view.now();
                 stats.endpoints.keys().all(|key| names.contains_key(key))
             });
             done.store(true, Ordering::Relaxed);

@@ -15,6 +15,7 @@ use tonic::transport::Server;
 
 use crate::flags::Flags;
 use crate::health::Readiness;
+use crate::in_force::InForce;
 use crate::listen::{bind, connections};
 use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
@@ -38,8 +39,7 @@ pub(crate) struct Parts {
     pub(crate) registry: Registry,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
-    /// The configuration that is in force, for whoever asks.
-    pub(crate) effective: serde_json::Value,
+    pub(crate) in_force: InForce,
     pub(crate) tasks: Tasks,
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_reply, tls, registry, admission, view, effective, tasks } = parts;
+    let Parts { flags, service, max_reply, tls, registry, admission, view, in_force, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -71,7 +71,7 @@ pub(crate) async fn serve(
     tasks.spawn(
         "metrics",
         Criticality::Critical,
-        http_port::serve(metrics, metrics_server::router(registry, view, &effective)),
+        http_port::serve(metrics, metrics_server::router(registry, view, in_force)),
     );
     let (stop, stopped) = oneshot::channel();
     let cut = CancellationToken::new();

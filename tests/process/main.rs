@@ -8,6 +8,7 @@ mod client;
 mod connections;
 mod debug;
 mod health;
+mod reload;
 mod setup;
 mod signals;
 mod support;

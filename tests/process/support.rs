@@ -1,5 +1,6 @@
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
@@ -25,19 +26,27 @@ pub(crate) fn directory(test: &str) -> PathBuf {
 
 /// The arguments of a process that works, with the endpoint file in `directory`.
 pub(crate) fn arguments(directory: &Path) -> Vec<String> {
+    let configuration = configuration(directory);
+    ports().into_iter().chain([format!("--config-text={configuration}")]).collect()
+}
+
+/// Free ones.
+pub(crate) fn ports() -> Vec<String> {
+    let flags = ["--listen-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"];
+    flags.map(str::to_owned).into()
+}
+
+/// A configuration that names the endpoint file in `directory`, which is made if it is not there.
+pub(crate) fn configuration(directory: &Path) -> String {
     let endpoints = directory.join("endpoints.yaml");
     if !endpoints.exists() {
         fs::write(&endpoints, GOOD_ENDPOINTS).unwrap();
     }
-    let configuration = format!(
+    format!(
         "plugins: [{{type: file-discovery, parameters: {{path: {:?}, watchFile: true}}}}]\n\
          dataLayer: {{discovery: {{pluginRef: file-discovery}}}}\n",
         endpoints.display().to_string()
-    );
-    let flags = ["--listen-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"];
-    let mut arguments: Vec<String> = flags.map(str::to_owned).into();
-    arguments.push(format!("--config-text={configuration}"));
-    arguments
+    )
 }
 
 /// Ends with the test.
@@ -80,6 +89,23 @@ impl Epp {
             seen += &line;
         }
         panic!("no {text} in {seen}");
+    }
+
+    /// The body of a page on the metrics port.
+    pub(crate) fn page(&self, path: &str) -> String {
+        let mut connection = TcpStream::connect(&self.metrics).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        let mut response = String::new();
+        connection.read_to_string(&mut response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        body.to_owned()
+    }
+
+    /// The page `/debug/config`.
+    pub(crate) fn configuration(&self) -> serde_json::Value {
+        serde_json::from_str(&self.page("/debug/config")).unwrap()
     }
 
     pub(crate) fn signal(&self, name: &str) {

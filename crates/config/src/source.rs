@@ -15,9 +15,21 @@ plugins:
 ";
 
 impl Source {
+    /// A longer text is refused.
+    pub const MAX_BYTES: usize = 1 << 20;
+
     /// `name` is usually the path of the file; `text` need not be valid in any way.
     pub fn new(name: &str, text: impl Into<Vec<u8>>) -> Self {
         Self { name: name.into(), text: text.into() }
+    }
+
+    /// What it is called in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// What is used when no configuration is given.

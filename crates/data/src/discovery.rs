@@ -47,14 +47,13 @@ impl FileDiscovery {
     fn start(self, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), DiscoveryError> {
         let Self { path, watch } = self;
         let file = FollowedFile::new(path, "endpoint file", MAX_BYTES);
-        // The watch comes first, so that no change between reading and watching is missed.
-        let follower = watch.then(|| Follower::new(file.clone()));
         let content = file.read()?;
         let pool = Pool { file, table: Arc::clone(table) };
-        pool.fill(&pool.parse(&content.bytes)?);
+        pool.fill(&pool.parse(&content)?);
         let (path, endpoints) = (pool.file.path().display(), table.snapshot().endpoints().len());
         tracing::info!(%path, endpoints, "endpoints loaded");
-        if let Some(mut follower) = follower {
+        if watch {
+            let mut follower = Follower::new(pool.file.clone());
             follower.has_taken(content);
             follower.start("file-discovery", pool, tasks).map_err(DiscoveryError::Thread)?;
         }

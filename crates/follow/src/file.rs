@@ -22,14 +22,6 @@ pub(crate) struct Stamp {
     changed: (i64, i64),
 }
 
-/// What is in a file.
-#[derive(Debug)]
-pub struct Content {
-    /// When reading began.
-    pub(crate) stamp: Stamp,
-    pub bytes: Vec<u8>,
-}
-
 /// Why a file has no content.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -63,7 +55,12 @@ impl FollowedFile {
     }
 
     /// At most one byte more than is of use, so that whoever judges the content can tell.
-    pub fn read(&self) -> Result<Content, FileError> {
+    pub fn read(&self) -> Result<Vec<u8>, FileError> {
+        self.read_stamped().map(|(bytes, _)| bytes)
+    }
+
+    /// The same, with the stamp of the file when reading began.
+    pub(crate) fn read_stamped(&self) -> Result<(Vec<u8>, Stamp), FileError> {
         // Before it is opened, and again of what has been opened: another file may stand there by then.
         self.stamp()?;
         let file = File::open(&self.path).map_err(|source| self.unreadable(source))?;
@@ -71,7 +68,7 @@ impl FollowedFile {
         let mut bytes = Vec::new();
         let most = u64::try_from(self.max_bytes).unwrap_or(u64::MAX).saturating_add(1);
         file.take(most).read_to_end(&mut bytes).map_err(|source| self.unreadable(source))?;
-        Ok(Content { stamp, bytes })
+        Ok((bytes, stamp))
     }
 
     /// The stamp of the file now, without opening it. Only a regular file has one: opening a pipe would wait for its

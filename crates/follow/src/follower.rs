@@ -6,7 +6,7 @@ use sluice_core::{Criticality, Tasks};
 use tokio::sync::oneshot;
 
 use crate::bell::{Bell, Wake};
-use crate::file::{Content, FileError, FollowedFile, Stamp};
+use crate::file::{FileError, FollowedFile, Stamp};
 use crate::watch::Watch;
 
 /// Changes within this time are taken over together: editors and ConfigMap updates touch a file several times.
@@ -60,17 +60,16 @@ enum Trouble {
 }
 
 impl Follower {
-    /// Watches `file` from now on. To be made before the file is first read, so that no change in between is missed.
+    /// Watches `file` from now on. What it has is new to it, unless it is told what is in use.
     pub fn new(file: FollowedFile) -> Self {
         let bell = Arc::new(Bell::default());
         let watch = Watch::new(file.path().to_owned(), file.what(), Arc::clone(&bell));
         Self { file, bell, watch, seen: Seen::default(), taken: Vec::new(), trouble: None }
     }
 
-    /// `content` is in use.
-    pub fn has_taken(&mut self, content: Content) {
-        self.seen.read(content.stamp);
-        self.taken = content.bytes;
+    /// `content`, which was in the file, is in use.
+    pub fn has_taken(&mut self, content: Vec<u8>) {
+        self.taken = content;
     }
 
     /// Looks from now on, on a thread called `name`, until the process or `tasks` end.
@@ -131,10 +130,10 @@ impl Follower {
     fn news(&mut self) -> Result<Option<Vec<u8>>, FileError> {
         let content = match self.file.stamp() {
             Ok(stamp) if !self.seen.is_news(&stamp) => return Ok(None),
-            Ok(_) => self.file.read(),
+            Ok(_) => self.file.read_stamped(),
             Err(error) => Err(error),
         };
-        let Content { stamp, bytes } = content.inspect_err(|_| self.seen = Seen::default())?;
+        let (bytes, stamp) = content.inspect_err(|_| self.seen = Seen::default())?;
         self.seen.read(stamp);
         Ok(Some(bytes))
     }

@@ -91,7 +91,7 @@ fn what_was_read_twice_is_not_read_again() {
     fs::write(&path, "1").unwrap();
     let mut looked = Looked::new(&path);
     assert!(!looked.settled(), "a change within the same step of the clock would be missed");
-    looked.look(1);
+    looked.look(2);
     assert!(looked.settled());
     for name in ["unrelated", "f~"] {
         fs::write(directory.path().join(name), "x").unwrap();

@@ -16,6 +16,6 @@ mod follower;
 mod settled;
 mod watch;
 
-pub use file::{Content, FileError, FollowedFile};
+pub use file::{FileError, FollowedFile};
 pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, Verdict};
 pub use settled::{Look, Settled};

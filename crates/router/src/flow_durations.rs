@@ -23,8 +23,8 @@ const MAX_SETS: usize = 2_000;
 /// What is said of a request that was let into its queue, or passed it: nothing has ended it yet.
 const ACCEPTED: &str = "NotYetFinalized";
 
-/// Histograms of the engine's work.
-#[derive(Debug)]
+/// Histograms of the engine's work. Clones share them.
+#[derive(Clone, Debug)]
 pub struct FlowDurations {
     clock: Arc<dyn Clock>,
     tenants: TenantLabels,

@@ -29,14 +29,14 @@ pub struct FlowSnapshot {
     pub stats: Stats,
     /// The names of the endpoints in [`Stats::endpoints`].
     pub names: BTreeMap<EndpointKey, EndpointId>,
+    /// Value of the label `producer_name`: who estimates what requests weigh.
+    pub producer: String,
 }
 
 /// The series of flow control. `legacy_names` also emits them under their deprecated names.
 pub struct FlowCollector {
     state: Arc<dyn FlowState>,
     tenants: TenantLabels,
-    /// Value of the label `producer_name`.
-    producer: String,
     /// Value of the label `inference_pool`.
     pool: String,
     legacy_names: bool,
@@ -49,15 +49,9 @@ impl fmt::Debug for FlowCollector {
 }
 
 impl FlowCollector {
-    /// `pool` and `producer` are what the labels `inference_pool` and `producer_name` say.
-    pub fn new(
-        state: Arc<dyn FlowState>,
-        tenants: TenantLabels,
-        pool: &str,
-        producer: &str,
-        legacy_names: bool,
-    ) -> Self {
-        Self { state, tenants, pool: pool.to_owned(), producer: producer.to_owned(), legacy_names }
+    /// `pool` is what the label `inference_pool` says.
+    pub fn new(state: Arc<dyn FlowState>, tenants: TenantLabels, pool: &str, legacy_names: bool) -> Self {
+        Self { state, tenants, pool: pool.to_owned(), legacy_names }
     }
 }
 
@@ -68,14 +62,14 @@ impl Collector for FlowCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let FlowSnapshot { stats, names } = self.state.now();
-        let Self { state: _, tenants, producer, pool, legacy_names } = self;
+        let FlowSnapshot { stats, names, producer } = self.state.now();
+        let Self { state: _, tenants, pool, legacy_names } = self;
         let mut page = Page { tenants, pool, legacy_names: *legacy_names, families: Vec::new() };
         page.flows(&stats.bands);
         page.bands(&stats);
         page.global(&stats);
         page.outcomes(&stats);
-        page.endpoints(&stats, &names, producer);
+        page.endpoints(&stats, &names, &producer);
         page.families
     }
 }
@@ -322,9 +316,9 @@ mod tests {
 
     /// The rows of one family: label values and value.
     fn rows(stats: Stats, family: &str) -> Vec<(Vec<String>, f64)> {
-        let state = FlowSnapshot { stats, names: BTreeMap::new() };
+        let state = FlowSnapshot { stats, names: BTreeMap::new(), producer: "l".to_owned() };
         let tenants = TenantLabels::new(10, Arc::new(Stopped));
-        let families = FlowCollector::new(Arc::new(state), tenants, "p", "l", false).collect();
+        let families = FlowCollector::new(Arc::new(state), tenants, "p", false).collect();
         let family = families.into_iter().find(|found| found.name() == family).unwrap();
         let values = |metric: &prometheus::proto::Metric| {
             let labels = metric.get_label().iter().map(|label| label.value().to_owned()).collect();

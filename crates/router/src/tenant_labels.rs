@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub struct TenantLabels(Arc<Shared>);
 
 struct Shared {
     clock: Arc<dyn Clock>,
-    max: usize,
+    max: AtomicUsize,
     slots: Mutex<Slots>,
     forget: Mutex<Vec<Forget>>,
 }
@@ -49,7 +50,13 @@ pub struct TenantLabel {
 impl TenantLabels {
     /// At most `max` tenants have values of their own at a time.
     pub fn new(max: usize, clock: Arc<dyn Clock>) -> Self {
+        let max = AtomicUsize::new(max);
         Self(Arc::new(Shared { clock, max, slots: Mutex::default(), forget: Mutex::default() }))
+    }
+
+    /// Puts another limit in force. Tenants that have a value keep it, also if they are more than that.
+    pub fn set_max(&self, max: usize) {
+        self.0.max.store(max, Ordering::Relaxed);
     }
 
     /// Whom else to tell when a tenant loses its value: called with the values locked, so that nobody counts under it
@@ -61,7 +68,7 @@ impl TenantLabels {
     /// The value of `tenant`, which gets one if there is one to be had.
     pub fn admit(&self, tenant: &Arc<str>) -> TenantLabel {
         self.hold(tenant, |slots| {
-            if slots.by_tenant.len() < self.0.max {
+            if slots.by_tenant.len() < self.0.max.load(Ordering::Relaxed) {
                 return true;
             }
             let now = self.0.clock.now();
@@ -140,7 +147,7 @@ impl fmt::Debug for TenantLabel {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
 
@@ -186,6 +193,18 @@ mod tests {
         assert_eq!(world.admit("b").as_str(), "b");
         assert_eq!(world.admit("c").as_str(), OTHER);
         assert_eq!(world.admit("a").as_str(), "a");
+    }
+
+    #[test]
+    fn another_limit_counts_for_newcomers() {
+        let world = two_values();
+        let _held = [world.admit("a"), world.admit("b")];
+        world.labels.set_max(1);
+        assert_eq!(world.admit("a").as_str(), "a");
+        world.pass(1_000);
+        assert_eq!(world.admit("c").as_str(), OTHER);
+        world.labels.set_max(3);
+        assert_eq!(world.admit("c").as_str(), "c");
     }
 
     #[test]

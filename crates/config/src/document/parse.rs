@@ -7,9 +7,10 @@ use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use super::{Document, Node, NodeId, Step, Value, path};
 use crate::diagnostics::{Diagnostics, Place, Position, Remark};
+use crate::source::Source;
 
 /// A longer text is refused unread.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = Source::MAX_BYTES;
 const START: Position = Position { line: 1, column: 1 };
 
 impl Document {

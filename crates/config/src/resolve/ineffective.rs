@@ -8,7 +8,6 @@ const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["dataLayer", "peerDiscovery"], "peer discovery"),
     (&["dataLayer", "crossReplicaSyncInterval"], "synchronisation between replicas"),
     (&["sluice", "modelRewrites"], "model rewriting"),
-    (&["sluice", "reload"], "reload of the configuration"),
 ];
 
 /// What only flow control acts on, except [`WITHOUT_GATE`].

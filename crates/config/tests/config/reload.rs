@@ -1,5 +1,6 @@
 //! What of a configuration goes on in the next one, and what cannot change.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use insta::assert_snapshot;
@@ -146,4 +147,60 @@ fn mistakes_come_before_what_cannot_change() {
 fn the_source_of_the_endpoints_may_get_another_name() {
     assert_eq!(refusal(&BEFORE.replace("endpoints", "file")), "ok");
     assert_snapshot!(refusal(&BEFORE.replace("watch: true", "watch: false")), @"c.yaml:4:57: plugins[0].parameters: the source of the endpoints cannot change while the process runs; restart the process, or set it back");
+}
+
+/// The settings in the table of the page are those that are refused, no more and no fewer.
+#[test]
+fn the_page_names_what_cannot_change() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let section = page.split("## Reload").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    let listed: BTreeSet<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
+    let nothing_stays = "sluice: {metrics: {legacyNames: false}}";
+    let source = Source::new("c.yaml", nothing_stays);
+    let refused = reload(&source, REGISTRY, &Options::default(), &accept(BEFORE).as_previous).unwrap_err();
+    let refused: BTreeSet<&str> = refused.iter().map(|diagnostic| diagnostic.path.as_str()).collect();
+    assert_eq!(listed, refused);
+}
+
+#[test]
+fn everything_else_can_change() {
+    let text = format!(
+        "{BEFORE}  maxRequests: 5
+  maxBytes: 1G
+  defaultRequestTTL: 5s
+  noEndpointRequestTTL: 6s
+  enableEviction: true
+  defaultPriorityBand: {{maxRequests: 7, orderingPolicyRef: edf-ordering-policy}}
+  defaultNegativePriorityBand: {{maxRequests: 8}}
+  priorityBands: [{{priority: 9, shed: true}}]
+schedulingProfiles: [{{name: another, plugins: [{{pluginRef: test-scorer, weight: 3}}]}}]
+sluice:
+  objectives: [{{name: batch, priority: -1}}]
+  defaultObjective: batch
+  unknownObjective: reject
+  trust: {{source: metadata, metadataNamespace: other}}
+  headerOnly: admit
+  bodies: full
+  messageTimeout: keep
+  dryRun: [ceilings]
+  queue: {{whenFull: displace, maxFlowsPerBand: 3}}
+  eviction: {{midStream: reset, victimOrder: cheapest, maxInFlightRevocations: 4, confirmationTimeout: 2s}}
+  refusals: {{body: text, retryAfter: false}}
+  limits: {{maxRequestHeaders: 1Ki, maxRequestBody: 2Ki, bodyProgressTimeout: 3s, bodyMemory: 4Ki}}
+  reload: {{enabled: false}}
+  drain: {{queued: hand-over}}
+  metrics: {{maxTenants: 5}}
+"
+    );
+    let text = text.replace(
+        "plugins:\n",
+        "plugins:\n  - {type: test-scorer}\n  - {type: edf-ordering-policy}\n  - {type: inflight-load-producer}\n",
+    );
+    let before = accept(BEFORE);
+    let after = again(&before, &text).unwrap();
+    let (before, after) = (&before.effective["sluice"], &after.effective["sluice"]);
+    let kept = before.as_object().unwrap().iter().filter(|(setting, value)| after[setting] == **value);
+    let kept: Vec<&String> = kept.map(|(setting, _)| setting).collect();
+    assert_eq!(kept, ["modelRewrites"], "a setting that this test does not change");
 }
