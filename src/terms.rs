@@ -15,11 +15,12 @@ use crate::memory;
 
 /// How streams are treated.
 pub(crate) fn service_settings(assembled: &Assembled, flags: &Flags) -> ServiceSettings {
-    let Assembled { flow_control, legacy_detector, token_estimate, settings, .. } = assembled;
+    let Assembled { flow_control, legacy_detector, parsers, token_estimate, settings, .. } = assembled;
     let flow_control = flow_control.as_ref();
     let detector = flow_control.map(|flow_control| &flow_control.config.detector).or(legacy_detector.as_ref());
     let max_request_body = settings.limits.max_request_body.0;
     ServiceSettings {
+        parsers: *parsers,
         max_request_headers: settings.limits.max_request_headers.0,
         max_request_body,
         body_progress_timeout: settings.limits.body_progress_timeout.0,

@@ -121,12 +121,10 @@ pub(crate) fn known() -> impl Iterator<Item = &'static str> {
 /// What to do without a type that this version does not have.
 pub(crate) fn advice(plugin_type: &str) -> Option<&'static str> {
     Some(match plugin_type {
-        "openai-parser" | "passthrough-parser" => {
-            "leave it out: this version reads OpenAI requests and passes on others"
+        "sglanghttp-parser" | "vllmgrpc-parser" | "vertexai-parser" => {
+            "the passthrough-parser passes such requests on without reading them"
         }
-        "queue-scorer" | "running-requests-size-scorer" | "load-aware-scorer" => {
-            "active-request-scorer prefers endpoints with fewer requests in flight"
-        }
+        "load-aware-scorer" => "active-request-scorer prefers endpoints with fewer requests in flight",
         "utilization-detector" => {
             "a concurrency-detector needs no scraped metrics: {type: concurrency-detector, parameters: {maxConcurrency: 100}}"
         }

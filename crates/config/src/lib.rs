@@ -35,6 +35,7 @@ use sluice_core::TokenEstimate;
 use sluice_data::{Discovery, Scraping};
 use sluice_flow::policy::SaturationDetector;
 use sluice_flow::{Config, DesiredPriorities};
+use sluice_payload::Parsers;
 use sluice_schedule::Scheduler;
 
 pub use carry_over::Previous;
@@ -74,6 +75,8 @@ pub struct Assembled {
     /// Without flow control: sheddable requests are refused while this finds their own candidates saturated. None:
     /// nothing is refused for saturation.
     pub legacy_detector: Option<Arc<dyn SaturationDetector>>,
+    /// What tells the API of a request, and so what of its body is read.
+    pub parsers: Parsers,
     /// What a request weighs before anything has counted its tokens.
     pub token_estimate: TokenEstimate,
     /// The name of the plugin that estimates it: what is in flight is shown under it.
@@ -134,6 +137,7 @@ fn load_after(
                 scraping,
                 flow_control,
                 legacy_detector,
+                parsers,
                 token_estimate,
                 load_producer,
                 tenant_headers,
@@ -147,6 +151,7 @@ fn load_after(
                 scraping,
                 flow_control,
                 legacy_detector,
+                parsers,
                 token_estimate,
                 load_producer,
                 tenant_headers,

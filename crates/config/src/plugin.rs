@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use sluice_core::TokenEstimate;
 use sluice_data::{Discovery, EngineMappings, MetricsSource};
 use sluice_flow::policy::{FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy};
+use sluice_payload::Parser;
 use sluice_schedule::{Filter, Picker, ProfileHandler, Scorer};
 
 use crate::diagnostics::{Diagnostics, Place, Remark};
@@ -56,6 +57,7 @@ pub struct Roles {
     pub fairness: Option<Arc<dyn FairnessPolicy>>,
     pub usage_limit: Option<Arc<dyn UsageLimitPolicy>>,
     pub detector: Option<Arc<dyn SaturationDetector>>,
+    pub parser: Option<Parser>,
     pub token_estimate: Option<TokenEstimate>,
     /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
     /// case.
@@ -104,6 +106,10 @@ impl Roles {
 
     pub fn detector(detector: impl SaturationDetector + 'static) -> Self {
         Self { detector: Some(Arc::new(detector)), ..Self::default() }
+    }
+
+    pub fn parser(parser: Parser) -> Self {
+        Self { parser: Some(parser), ..Self::default() }
     }
 
     pub fn token_estimate(estimate: TokenEstimate) -> Self {

@@ -21,8 +21,32 @@ pub enum Api {
     OpenAiChat,
     /// `…/completions`
     OpenAiCompletions,
+    /// `…/responses`
+    OpenAiResponses,
+    /// `…/conversations`
+    OpenAiConversations,
+    /// What else of OpenAI's names a model, and generates no text: `…/embeddings`, `…/images/generations`
+    OpenAiOther,
+    /// `…/messages`
+    AnthropicMessages,
+    /// `…/inference/v1/generate`, by tokens instead of text
+    VllmGenerate,
     /// Anything else: forwarded as it is, its body never read.
     Passthrough,
+}
+
+impl Api {
+    /// A request without a model is none of this API.
+    pub const fn requires_model(self) -> bool {
+        match self {
+            Self::OpenAiChat
+            | Self::OpenAiCompletions
+            | Self::OpenAiResponses
+            | Self::OpenAiOther
+            | Self::AnthropicMessages => true,
+            Self::OpenAiConversations | Self::VllmGenerate | Self::Passthrough => false,
+        }
+    }
 }
 
 /// A request as the picker understands it. Immutable once made.

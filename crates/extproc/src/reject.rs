@@ -98,6 +98,12 @@ impl Refusal {
         Self { code, message: message.into(), reason: None, retry_after: None }
     }
 
+    pub(crate) fn no_parser(path: &str) -> Self {
+        let path = path.split_once('?').map_or(path, |(path, _query)| path);
+        let shown: String = path.chars().take(200).collect();
+        Self::new(Code::BadRequest, format!("no parser registered matching path suffix for: {shown}"))
+    }
+
     pub(crate) fn model_missing() -> Self {
         Self::new(Code::BadRequest, "model not found in request body")
     }

@@ -16,6 +16,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use sluice_core::{Clock, GoDuration};
+use sluice_payload::Parsers;
 use sluice_router::Router;
 use tokio::sync::watch;
 use tonic::codegen::{self, http};
@@ -35,6 +36,8 @@ use crate::trailer_watch::Peer;
 /// What a configuration says about streams.
 #[derive(Clone, Debug)]
 pub struct ServiceSettings {
+    /// What tells the API of a request, and so what of its body is read.
+    pub parsers: Parsers,
     /// Larger request headers are refused with 431.
     pub max_request_headers: u64,
     /// A larger request body is refused with 413.
@@ -126,6 +129,7 @@ pub(crate) struct Terms {
 impl Terms {
     fn new(router: Arc<Router>, settings: ServiceSettings) -> Self {
         let ServiceSettings {
+            parsers,
             max_request_headers,
             max_request_body,
             body_progress_timeout,
@@ -152,6 +156,7 @@ impl Terms {
             Bodies::Headers => Wanted::default(),
         };
         let session_settings = SessionSettings {
+            parsers,
             max_request_headers,
             max_request_body,
             body_memory,

@@ -4,12 +4,12 @@
 //! Requests are read once, whole, and never changed here. Responses are read as they pass: [`UsageScanner`]
 //! takes chunks cut anywhere and keeps no more than one event or one usage object.
 
-mod api;
 mod json_usage;
+mod parser;
 mod request;
 mod sse_usage;
 mod usage;
 
-pub use api::api_of_path;
+pub use parser::{Parser, Parsers};
 pub use request::{ParseError, RequestFields, parse_request};
 pub use usage::{ResponseFormat, UsageScanner};

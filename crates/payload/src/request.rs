@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use sluice_core::Api;
 
@@ -30,14 +30,17 @@ pub enum ParseError {
 /// Fields of an unexpected type count as absent, and of a repeated key the last counts: the model server is
 /// the judge of a request, not the picker.
 pub fn parse_request(api: Api, body: &[u8]) -> Result<RequestFields, ParseError> {
-    let max_tokens_names: &[&str] = match api {
-        Api::OpenAiChat => &["max_completion_tokens", "max_tokens"],
-        Api::OpenAiCompletions => &["max_tokens"],
+    let bound = match api {
+        Api::OpenAiChat => Bound::AtTop(&["max_completion_tokens", "max_tokens"]),
+        Api::OpenAiCompletions | Api::AnthropicMessages => Bound::AtTop(&["max_tokens"]),
+        Api::OpenAiResponses => Bound::AtTop(&["max_output_tokens"]),
+        Api::OpenAiConversations | Api::OpenAiOther => Bound::AtTop(&[]),
+        Api::VllmGenerate => Bound::Inside("sampling_params"),
         Api::Passthrough => return Ok(RequestFields::default()),
     };
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let fields = deserializer
-        .deserialize_any(ObjectVisitor { max_tokens_names })
+        .deserialize_any(ObjectVisitor { bound })
         .and_then(|fields| deserializer.end().map(|()| fields))
         .map_err(|error| json_error(&error))?;
     fields.ok_or(ParseError::NotAnObject)
@@ -51,9 +54,26 @@ fn json_error(error: &serde_json::Error) -> ParseError {
     ParseError::Json { what: what.to_owned(), line, column }
 }
 
+/// Where an API has the bound on generated tokens.
+#[derive(Clone, Copy)]
+enum Bound {
+    /// Under the first of these names, at most two, that holds a whole number.
+    AtTop(&'static [&'static str]),
+    /// Under `max_tokens` of the object of this name.
+    Inside(&'static str),
+}
+
 /// Collects the known fields of an object; `None` for any other value.
 struct ObjectVisitor {
-    max_tokens_names: &'static [&'static str],
+    bound: Bound,
+}
+
+impl<'de> DeserializeSeed<'de> for ObjectVisitor {
+    type Value = Option<RequestFields>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
 }
 
 impl<'de> Visitor<'de> for ObjectVisitor {
@@ -75,13 +95,23 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                 };
             } else if key == "stream" {
                 fields.stream = matches!(map.next_value()?, Scalar::Bool(true));
-            } else if let Some(index) = self.max_tokens_names.iter().position(|name| *name == key) {
-                bounds[index] = match map.next_value()? {
-                    Scalar::Whole(number) => Some(number),
-                    _ => None,
-                };
             } else {
-                map.next_value::<IgnoredAny>()?;
+                match self.bound {
+                    Bound::AtTop(names) => match names.iter().position(|name| *name == key) {
+                        Some(index) => {
+                            bounds[index] = match map.next_value()? {
+                                Scalar::Whole(number) => Some(number),
+                                _ => None,
+                            };
+                        }
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    },
+                    Bound::Inside(name) if name == key => {
+                        let inner = Self { bound: Bound::AtTop(&["max_tokens"]) };
+                        bounds[0] = map.next_value_seed(inner)?.and_then(|fields| fields.max_output_tokens);
+                    }
+                    Bound::Inside(_) => drop(map.next_value::<IgnoredAny>()?),
+                }
             }
         }
         fields.max_output_tokens = bounds.into_iter().flatten().next();

@@ -22,6 +22,27 @@ fn the_newer_name_of_the_bound_wins_wherever_it_stands() {
 }
 
 #[test]
+fn every_api_has_its_own_name_of_the_bound() {
+    let body = br#"{"model":"m","max_tokens":1,"max_output_tokens":2,"sampling_params":{"model":"x","max_tokens":3}}"#;
+    for (api, bound) in [
+        (Api::OpenAiChat, Some(1)),
+        (Api::OpenAiCompletions, Some(1)),
+        (Api::AnthropicMessages, Some(1)),
+        (Api::OpenAiResponses, Some(2)),
+        (Api::VllmGenerate, Some(3)),
+        (Api::OpenAiConversations, None),
+        (Api::OpenAiOther, None),
+    ] {
+        let fields = parse_request(api, body).unwrap();
+        assert_eq!((fields.model.as_deref(), fields.max_output_tokens), (Some("m"), bound), "{api:?}");
+    }
+    for odd in ["3", "[3]", "{}", "null", r#"{"max_tokens":"3"}"#] {
+        let fields = parse_request(Api::VllmGenerate, format!(r#"{{"sampling_params":{odd}}}"#).as_bytes());
+        assert_eq!(fields.unwrap().max_output_tokens, None, "{odd}");
+    }
+}
+
+#[test]
 fn a_bound_that_is_no_whole_number_counts_as_absent() {
     for (value, bound) in [
         ("0", Some(0)),

@@ -8,11 +8,13 @@ mod backlog;
 mod core_metrics_extractor;
 mod file_discovery;
 pub mod flow;
+mod ignored_params;
 mod inflight_load_producer;
 mod kv_cache_utilization_scorer;
 mod max_endpoints;
 mod max_score_picker;
 mod metrics_data_source;
+mod parsers;
 mod prefix_cache_scorer;
 mod queue_scorer;
 mod random_picker;
@@ -37,6 +39,7 @@ use crate::inflight_load_producer::InflightLoadProducer;
 use crate::kv_cache_utilization_scorer::KvCacheUtilizationScorer;
 use crate::max_score_picker::MaxScorePicker;
 use crate::metrics_data_source::MetricsDataSource;
+use crate::parsers::{AnthropicParser, OpenAiParser, PassthroughParser, VllmHttpParser};
 use crate::prefix_cache_scorer::PrefixCacheScorer;
 use crate::queue_scorer::QueueScorer;
 use crate::random_picker::RandomPicker;
@@ -60,6 +63,10 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<AgentIdentity>(),
     PluginType::of::<ApproxPrefixCacheProducer>(),
     PluginType::of::<InflightLoadProducer>(),
+    PluginType::of::<OpenAiParser>(),
+    PluginType::of::<AnthropicParser>(),
+    PluginType::of::<VllmHttpParser>(),
+    PluginType::of::<PassthroughParser>(),
     // admission
     PluginType::of::<ConcurrencyDetector>(),
     PluginType::of::<Edf>(),

@@ -1,37 +1,20 @@
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
-use serde::ser::{SerializeMap as _, Serializer};
-use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::Request;
 use sluice_schedule::{Next, ProfileHandler, ProfileResult};
+
+use crate::ignored_params::IgnoredParams;
 
 /// Runs the only profile there is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SingleProfileHandler;
 
-/// There is nothing to tell it, but configurations that try are in use.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct SingleProfileHandlerParams(BTreeMap<String, IgnoredAny>);
-
-/// What has no effect is not there.
-impl Serialize for SingleProfileHandlerParams {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_map(Some(0))?.end()
-    }
-}
-
 impl Plugin for SingleProfileHandler {
     const TYPE: &'static str = "single-profile-handler";
     const STABILITY: Stability = Stability::Beta;
-    type Params = SingleProfileHandlerParams;
+    type Params = IgnoredParams;
 
     fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
-        for name in params.0.keys() {
-            cx.warn(name, "has no effect: this plugin takes no parameters");
-        }
+        params.warn(cx);
         Ok(Roles::profile_handler(Self))
     }
 }

@@ -7,6 +7,7 @@ use sluice_flow::{BandConfig, Budgets};
 
 use super::Assembler;
 use super::data_layer::Metrics;
+use super::parsers::ChosenParsers;
 use super::scheduling::DEFAULT_PICKER;
 use crate::FlowControl;
 use crate::plugin::Roles;
@@ -25,6 +26,7 @@ impl Assembler<'_, '_> {
         resolved: &Resolved<'_>,
         profiles: &[ResolvedProfile],
         metrics: Option<&Metrics>,
+        parsers: &ChosenParsers,
         flow_control: Option<&FlowControl>,
     ) -> Value {
         let declared = self.instances.iter().zip(&self.parameters);
@@ -59,6 +61,7 @@ impl Assembler<'_, '_> {
             "featureGates": gates,
             "plugins": declared.chain(filled_in).collect::<Vec<_>>(),
             "schedulingProfiles": profiles.iter().map(|profile| self.profile_entry(profile)).collect::<Vec<_>>(),
+            "requestHandler": {"parsers": parsers.names.iter().map(|name| json!({"pluginRef": name})).collect::<Vec<_>>()},
             "dataLayer": data_layer,
             "flowControl": section,
             "sluice": resolved.settings,

@@ -5,6 +5,7 @@ mod ceilings;
 mod data_layer;
 mod effective;
 mod flow_control;
+mod parsers;
 mod scheduling;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 use sluice_core::TokenEstimate;
 use sluice_data::{Discovery, Scraping};
 use sluice_flow::policy::SaturationDetector;
+use sluice_payload::Parsers;
 use sluice_schedule::{Profile, Scheduler};
 
 use crate::carry_over::{Fixed, Plugins, Previous};
@@ -32,6 +34,7 @@ pub(crate) struct Parts {
     pub(crate) scraping: Option<Scraping>,
     pub(crate) flow_control: Option<FlowControl>,
     pub(crate) legacy_detector: Option<Arc<dyn SaturationDetector>>,
+    pub(crate) parsers: Parsers,
     pub(crate) token_estimate: TokenEstimate,
     pub(crate) load_producer: String,
     pub(crate) tenant_headers: Vec<String>,
@@ -46,6 +49,7 @@ pub(crate) struct Parts {
 /// * a profile without a picker: the first declared picker, else `max-score-picker`
 /// * one profile and no handler: `single-profile-handler`
 /// * no source of metrics, and a plugin in use that reads them: `metrics-data-source` and `core-metrics-extractor`
+/// * no parser: those of the reference's default list
 /// * a policy of flow control: the declared plugin that has the name of the default type, else that type
 ///
 /// Plugins of `previous` that stay the same go on. Every plugin is built anyhow, so that what is said of it does not
@@ -106,6 +110,7 @@ pub(crate) fn assemble(
             assembler.detector(*detector).map(|detector| (None, Some(detector)))
         }
     };
+    let parsers = assembler.parsers(&resolved.parsers);
     let (token_estimate, load_producer) = assembler.token_estimate();
     let tenant_headers = assembler.tenant_headers();
     let metrics = assembler.metrics(&resolved.metrics);
@@ -118,7 +123,7 @@ pub(crate) fn assemble(
         previous.refuse_changes(&fixed, resolved, document, assembler.diagnostics);
     }
     let (flow_control, legacy_detector) = admission?;
-    let effective = assembler.effective(resolved, wanted, metrics.as_ref(), flow_control.as_ref());
+    let effective = assembler.effective(resolved, wanted, metrics.as_ref(), &parsers, flow_control.as_ref());
     match Scheduler::new(handler?, profiles) {
         Ok(scheduler) => Some(Parts {
             scheduler,
@@ -126,6 +131,7 @@ pub(crate) fn assemble(
             scraping: metrics.map(|metrics| metrics.scraping),
             flow_control,
             legacy_detector,
+            parsers: parsers.parsers,
             token_estimate,
             load_producer,
             tenant_headers,
@@ -234,6 +240,7 @@ impl Assembler<'_, '_> {
                 || roles.detector.is_some()
                 || roles.metrics_source.is_some()
                 || roles.metrics_extractor.is_some()
+                || roles.parser.is_some()
         };
         let gate_is_off = matches!(self.admission, ResolvedAdmission::Legacy(_));
         for index in self.having(|roles| by_reference(roles) || roles.has_policy_role()) {

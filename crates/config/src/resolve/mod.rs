@@ -37,6 +37,8 @@ pub(crate) struct Resolved<'r> {
     /// An index into `instances`.
     pub(crate) discovery: Option<Located<usize>>,
     pub(crate) metrics: ResolvedMetrics,
+    /// In the order in which they are asked.
+    pub(crate) parsers: Vec<Located<Choice>>,
     pub(crate) admission: ResolvedAdmission,
     pub(crate) settings: Settings,
 }
@@ -164,7 +166,7 @@ pub(crate) fn resolve<'r>(
     let profiles = resolver.profiles(&scheduling_profiles);
     let discovery = resolver.discovery(&data_layer);
     let metrics = resolver.metrics(&data_layer);
-    resolver.parsers(&request_handler);
+    let parsers = resolver.parsers(&request_handler);
     let admission = if gates.flow_control {
         ResolvedAdmission::FlowControl(Box::new(resolver.flow_control(&flow_control)))
     } else {
@@ -172,7 +174,16 @@ pub(crate) fn resolve<'r>(
     };
 
     let Resolver { names, instances, .. } = resolver;
-    Some(Resolved { all_usable: names.all_usable(), instances, profiles, discovery, metrics, admission, settings })
+    Some(Resolved {
+        all_usable: names.all_usable(),
+        instances,
+        profiles,
+        discovery,
+        metrics,
+        parsers,
+        admission,
+        settings,
+    })
 }
 
 pub(crate) const KIND: &str = "EndpointPickerConfig";

@@ -2,11 +2,14 @@ use sluice_core::nearest;
 
 use super::names::Declared;
 use super::plugins::unavailable;
-use super::{ProfileEntry, ResolvedProfile, Resolver};
+use super::{Choice, ProfileEntry, ResolvedProfile, Resolver};
 use crate::catalog;
 use crate::diagnostics::Remark;
-use crate::document::Located;
+use crate::document::{Document, Located, NodeId};
 use crate::raw::{RawPluginRef, RawProfile, RawRequestHandler};
+
+/// What reads requests where nothing is said of it.
+const DEFAULT_PARSERS: [&str; 4] = ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
 
 impl Resolver<'_, '_> {
     pub(super) fn profiles(&mut self, raw: &[Located<RawProfile>]) -> Vec<ResolvedProfile> {
@@ -31,10 +34,37 @@ impl Resolver<'_, '_> {
         profiles
     }
 
-    pub(super) fn parsers(&mut self, raw: &RawRequestHandler) {
+    /// The parsers that are named, or else those of [`DEFAULT_PARSERS`] that there are. One that is not declared may be
+    /// named by its type.
+    pub(super) fn parsers(&mut self, raw: &RawRequestHandler) -> Vec<Located<Choice>> {
+        if raw.parsers.is_empty() && !self.diagnostics.has_errors_in("requestHandler") {
+            let default = DEFAULT_PARSERS.into_iter();
+            let located = |value| Located { value, node: Document::ROOT };
+            return default.filter_map(|name| self.declared_or_type(name, None)).map(located).collect();
+        }
+        let mut parsers = Vec::new();
         for parser in &raw.parsers {
-            let reference = self.plugin_ref(parser);
-            self.refuse(reference, "a parser");
+            let Some(reference) = self.plugin_ref(parser) else { continue };
+            match self.declared_or_type(&reference.value, Some(reference.node)) {
+                Some(choice) => parsers.push(Located { value: choice, node: reference.node }),
+                None => drop(self.find(reference, &DEFAULT_PARSERS)),
+            }
+        }
+        parsers
+    }
+
+    /// The instance called `name`, as it is by the reference at `node`, or a plugin of this type that is to be made.
+    fn declared_or_type(&self, name: &str, node: Option<NodeId>) -> Option<Choice> {
+        match self.names.find(name) {
+            Some(Declared::Instance(value)) => {
+                let node = node.unwrap_or(self.instances[value].node);
+                Some(Choice::Declared(Located { value, node }))
+            }
+            Some(Declared::Broken) => None,
+            None => {
+                let plugin_type = self.registry.iter().find(|plugin_type| plugin_type.name() == name)?;
+                Some(Choice::Default(plugin_type.name()))
+            }
         }
     }
 

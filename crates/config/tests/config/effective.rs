@@ -95,9 +95,9 @@ fn what_was_left_out_is_filled_in() {
     assert_eq!(effective["sluice"]["limits"]["maxRequestBody"], 64 << 20);
     assert_eq!(effective["sluice"]["limits"]["bodyProgressTimeout"], "250ms");
     assert_eq!(effective["sluice"]["queue"]["whenFull"], "reject");
-    let plugins = accept("{}").effective["plugins"].to_string();
-    assert_eq!(
-        plugins,
-        r#"[{"name":"max-score-picker","type":"max-score-picker"},{"name":"single-profile-handler","type":"single-profile-handler"}]"#
-    );
+    let effective = accept("{}").effective;
+    let filled_in = effective["plugins"].as_array().unwrap().iter().map(|plugin| plugin["type"].as_str().unwrap());
+    let expected =
+        ["anthropic-parser", "max-score-picker", "openai-parser", "passthrough-parser", "single-profile-handler"];
+    assert!(filled_in.eq(expected), "{effective}");
 }

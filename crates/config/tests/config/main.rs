@@ -5,6 +5,7 @@ mod data_layer;
 mod effective;
 mod flow_control;
 mod parameters;
+mod parsers;
 mod plugins;
 mod profiles;
 mod reload;

@@ -34,11 +34,11 @@ fn a_type_of_the_reference_says_that_it_is_not_there_yet() {
 plugins:
   - type: prefix-cache-scorer
   - type: queue-scorer
-  - type: openai-parser
+  - type: vllmgrpc-parser
 "), @r#"
     c.yaml:3:11: plugins[0].type: the plugin type "prefix-cache-scorer" is known but not available in this version
-    c.yaml:4:11: plugins[1].type: the plugin type "queue-scorer" is known but not available in this version; active-request-scorer prefers endpoints with fewer requests in flight
-    c.yaml:5:11: plugins[2].type: the plugin type "openai-parser" is known but not available in this version; leave it out: this version reads OpenAI requests and passes on others
+    c.yaml:4:11: plugins[1].type: the plugin type "queue-scorer" is known but not available in this version
+    c.yaml:5:11: plugins[2].type: the plugin type "vllmgrpc-parser" is known but not available in this version; the passthrough-parser passes such requests on without reading them
     "#);
 }
 
@@ -88,7 +88,7 @@ dataLayer:
 "), @r#"
     c.yaml:3:5: warning: plugins[0]: has no effect: nothing refers to the plugin "spread"
     c.yaml:7:20: schedulingProfiles[0].plugins[0].pluginRef: there is no plugin "spraed", did you mean "spread"?
-    c.yaml:8:20: schedulingProfiles[0].plugins[1].pluginRef: the plugin type "queue-scorer" is known but not available in this version; active-request-scorer prefers endpoints with fewer requests in flight
+    c.yaml:8:20: schedulingProfiles[0].plugins[1].pluginRef: the plugin type "queue-scorer" is known but not available in this version
     c.yaml:9:20: schedulingProfiles[0].plugins[2].pluginRef: there is no plugin "nobody-knows-this"
     c.yaml:10:9: schedulingProfiles[0].plugins[3].pluginRef: the field "pluginRef" is missing
     c.yaml:12:26: dataLayer.discovery.pluginRef: there is no plugin "endpoints"
@@ -110,7 +110,7 @@ schedulingProfiles:
   - name: main
     plugins: [{pluginRef: queue-scorer}, {pluginRef: picky}, {pluginRef: unlucky}]
 "), @r#"
-    c.yaml:3:11: plugins[0].type: the plugin type "queue-scorer" is known but not available in this version; active-request-scorer prefers endpoints with fewer requests in flight
+    c.yaml:3:11: plugins[0].type: the plugin type "queue-scorer" is known but not available in this version
     c.yaml:4:25: plugins[1].type: unknown plugin type "no-such-thing"
     c.yaml:5:72: plugins[2].parameters.maxNumOfEndpoints: 13 is an unlucky number
     "#);
@@ -143,19 +143,6 @@ requestHandler:
     c.yaml:6:58: dataLayer.sources[0].extractors[0].pluginRef: the plugin "spread" of type "test-scorer" is not an extractor
     c.yaml:7:32: dataLayer.crossReplicaSyncerPluginRef: the plugin "spread" of type "test-scorer" is not a syncer
     c.yaml:9:25: requestHandler.parsers[0].pluginRef: the plugin "spread" of type "test-scorer" is not a parser
-    "#);
-}
-
-#[test]
-fn parsers_may_be_named_by_type() {
-    assert_snapshot!(diagnose("
-requestHandler:
-  parsers: [{pluginRef: openai-parser}, {pluginRef: vllmgrpc-parser}, {pluginRef: my-parser}, {}]
-"), @r#"
-    c.yaml:3:25: requestHandler.parsers[0].pluginRef: the plugin type "openai-parser" is known but not available in this version; leave it out: this version reads OpenAI requests and passes on others
-    c.yaml:3:53: requestHandler.parsers[1].pluginRef: the plugin type "vllmgrpc-parser" is known but not available in this version
-    c.yaml:3:83: requestHandler.parsers[2].pluginRef: there is no plugin "my-parser"
-    c.yaml:3:95: requestHandler.parsers[3].pluginRef: the field "pluginRef" is missing
     "#);
 }
 

@@ -11,6 +11,7 @@ use sluice_flow::policy::{
     BandView, Fairness, FairnessPolicy, OrderKey, OrderingFacts, OrderingPolicy, Saturation, SaturationDetector,
     UsageLimit, UsageLimitPolicy,
 };
+use sluice_payload::Parser;
 use sluice_schedule::{Candidates, Filter, Next, Picker, ProfileHandler, ProfileResult, Rng, Scorer};
 use smallvec::SmallVec;
 
@@ -34,6 +35,9 @@ pub(crate) const REGISTRY: &[PluginType] = &[
     PluginType::of::<OtherSource>(),
     PluginType::of::<Extractor>(),
     PluginType::of::<Reader>(),
+    PluginType::of::<OpenAiParser>(),
+    PluginType::of::<AnthropicParser>(),
+    PluginType::of::<PassthroughParser>(),
 ];
 
 /// The configuration in `text`, which must be valid.
@@ -400,3 +404,24 @@ impl Plugin for Reader {
         Ok(Roles::scorer(TestScorer).reading_scraped())
     }
 }
+
+macro_rules! parser {
+    ($name:ident, $plugin_type:literal, $parser:ident) => {
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl Plugin for $name {
+            const TYPE: &'static str = $plugin_type;
+            const STABILITY: Stability = Stability::Beta;
+            type Params = NoParams;
+
+            fn build(_params: NoParams, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+                Ok(Roles::parser(Parser::$parser))
+            }
+        }
+    };
+}
+
+parser!(OpenAiParser, "openai-parser", OpenAi);
+parser!(AnthropicParser, "anthropic-parser", Anthropic);
+parser!(PassthroughParser, "passthrough-parser", Passthrough);

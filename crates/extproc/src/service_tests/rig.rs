@@ -322,6 +322,7 @@ pub(super) fn one_at_a_time_config(eviction: Option<EvictionConfig>) -> Config {
 
 pub(super) fn settings() -> ServiceSettings {
     ServiceSettings {
+        parsers: Parsers::ALL,
         max_request_headers: 64 << 10,
         max_request_body: 1 << 20,
         body_progress_timeout: Duration::from_secs(60),

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use sluice_core::{Api, Time, TokenUsage};
 use sluice_data::Subset;
+use sluice_payload::Parsers;
 
 use crate::action::Action;
 use crate::error_shape::ErrorShape;
@@ -46,6 +47,8 @@ use crate::session::revocation::Revocation;
 /// What the settings say about every session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionSettings {
+    /// What tells the API of a request, and so what of its body is read.
+    pub(crate) parsers: Parsers,
     /// Larger request headers are refused with 431.
     pub(crate) max_request_headers: u64,
     /// A larger request body is refused with 413.
@@ -70,6 +73,7 @@ pub(crate) struct SessionSettings {
 #[cfg(test)]
 impl SessionSettings {
     pub(crate) const TEST: Self = Self {
+        parsers: Parsers::ALL,
         max_request_headers: 500,
         max_request_body: 1_000,
         body_memory: 10_000,

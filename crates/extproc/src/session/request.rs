@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sluice_core::{Api, Headers, Request, RequestId, Time};
-use sluice_payload::{RequestFields, api_of_path, parse_request};
+use sluice_payload::{RequestFields, parse_request};
 use sluice_router::Intent;
 
 use super::Session;
@@ -37,9 +37,12 @@ impl Session {
         self.bound_body(&headers, end_of_stream, largest);
         self.is_upgrade = is_upgrade(&headers);
         let path = path_of(&headers);
-        self.api = api_of_path(path);
+        let api = self.settings.parsers.api_of(path);
+        self.api = api.unwrap_or(Api::Passthrough);
+        // A request without a body has nothing to parse.
+        let nobodys = (api.is_none() && !is_header_only(&headers, end_of_stream)).then(|| Refusal::no_parser(path));
         self.error_shape = ErrorShape::of(path, &headers);
-        if let Some(refusal) = self.refuse_by_mode(end_of_stream, actions).or(refusal) {
+        if let Some(refusal) = self.refuse_by_mode(end_of_stream, actions).or(refusal).or(nobodys) {
             self.refuse(&refusal, actions);
             return;
         }
@@ -211,7 +214,7 @@ impl Session {
                 return;
             }
         };
-        if fields.model.is_none() && self.api != Api::Passthrough && is_read {
+        if fields.model.is_none() && self.api.requires_model() && is_read {
             self.refuse(&Refusal::model_missing(), actions);
             return;
         }

@@ -1,10 +1,12 @@
 //! Full duplex, both ways or with responses that pass by.
 
 use sluice_core::{Api, DropReason, TokenUsage};
+use sluice_payload::{Parser, Parsers};
 use sluice_router::Rejection;
 
-use super::script::{CHAT, Script};
+use super::script::{CHAT, DUPLEX, Script};
 use crate::message::{InboundEnd, Message};
+use crate::session::SessionSettings;
 
 #[test]
 fn headers_are_answered_only_after_the_whole_body() {
@@ -156,11 +158,33 @@ fn a_model_is_needed_where_the_api_has_one() {
     script.post("/v1/completions").body(r#"{"prompt":"hello world"}"#, true);
     assert_eq!(script.out(), "400 end:BadRequest close");
     assert!(script.immediate.as_ref().unwrap().body.contains("model not found in request body"));
-    let mut script = Script::new();
-    assert_eq!(script.post("/v1/embeddings").body("{}", true).out(), "route");
+    for path in ["/v1/embeddings", "/v1/messages", "/v1/responses"] {
+        let mut script = Script::new();
+        assert_eq!(script.post(path).body("{}", true).out(), "400 end:BadRequest close", "{path}");
+    }
+    for path in ["/v1/conversations", "/inference/v1/generate"] {
+        let mut script = Script::new();
+        assert_eq!(script.post(path).body("{}", true).out(), "route", "{path}");
+    }
     let mut script = Script::new();
     assert_eq!(script.post("/v1/messages/count_tokens").body("[", true).placed().out(), "route rh rb*");
     assert_eq!(script.request_body, b"[", "what is not known is not judged");
+}
+
+#[test]
+fn a_path_that_no_parser_claims_is_refused_by_its_headers() {
+    let mut parsers = Parsers::NONE;
+    parsers.add(Parser::Anthropic);
+    let settings = SessionSettings { parsers, ..SessionSettings::TEST };
+    let mut script = Script::with_settings(settings, DUPLEX);
+    assert_eq!(script.post("/v1/chat/completions?key=secret").out(), "400 end:BadRequest close");
+    let told = &script.immediate.as_ref().unwrap().body;
+    assert!(told.contains("no parser registered matching path suffix for: /v1/chat/completions\""), "{told}");
+    let mut script = Script::with_settings(settings, DUPLEX);
+    assert_eq!(script.post("/v1/messages").body(CHAT, true).out(), "route");
+    let mut script = Script::with_settings(settings, DUPLEX);
+    script.headers(&[(":method", "GET"), (":path", "/v1/models")], true);
+    assert_eq!(script.out(), "route", "there is nothing to parse");
 }
 
 #[test]
