@@ -1,8 +1,8 @@
 //! What the pool looks like from what its endpoints say of themselves, put together when somebody asks.
 
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use std::{fmt, iter};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -32,10 +32,17 @@ impl fmt::Debug for PoolGauges {
     }
 }
 
+/// Registries tell collectors apart by what they describe, and take two that describe nothing for the same.
+static IDENTITY: LazyLock<Option<Desc>> = LazyLock::new(|| {
+    let labels = vec!["name".to_owned()];
+    Desc::new("llm_d_epp_pool_gauges".to_owned(), "the gauges of the pool".to_owned(), labels, iter::empty().collect())
+        .ok()
+});
+
 impl Collector for PoolGauges {
-    /// No fixed list: the names are in one place only, [`Collector::collect`].
+    /// No list of the series: their names are in one place only, [`Collector::collect`].
     fn desc(&self) -> Vec<&Desc> {
-        Vec::new()
+        IDENTITY.iter().collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
