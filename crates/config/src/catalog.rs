@@ -125,9 +125,6 @@ pub(crate) fn advice(plugin_type: &str) -> Option<&'static str> {
             "the passthrough-parser passes such requests on without reading them"
         }
         "load-aware-scorer" => "active-request-scorer prefers endpoints with fewer requests in flight",
-        "utilization-detector" => {
-            "a concurrency-detector needs no scraped metrics: {type: concurrency-detector, parameters: {maxConcurrency: 100}}"
-        }
         _ => return None,
     })
 }

@@ -9,7 +9,7 @@ use sluice_flow::{EndpointKey, Load, Partition, Partitions, Stages};
 use super::Assembler;
 use crate::FlowControl;
 use crate::diagnostics::Remark;
-use crate::resolve::{ProfileEntry, ResolvedFlowControl, ResolvedProfile};
+use crate::resolve::{Choice, ProfileEntry, ResolvedFlowControl, ResolvedProfile};
 
 impl Assembler<'_, '_> {
     /// Makes a detector that a profile lists as a filter bound what is booked on an endpoint, too. An endpoint that the
@@ -22,13 +22,17 @@ impl Assembler<'_, '_> {
         resolved: &ResolvedFlowControl,
         profiles: &[ResolvedProfile],
     ) {
-        let gate = resolved.detector.as_ref().map(|detector| detector.value);
+        let gate = match resolved.detector {
+            Some(Choice::Declared(detector)) => Some(detector.value),
+            Some(Choice::Default(_)) | None => None,
+        };
+        let gate_name = self.chosen_name(resolved.detector).unwrap_or_default().to_owned();
         let mut filters = Vec::new();
         for ProfileEntry { instance, node, .. } in profiles.iter().flat_map(|profile| &profile.entries) {
             let Some(roles) = self.roles[*instance].as_ref().filter(|_| Some(*instance) != gate) else { continue };
             let Some(filter) = roles.detector.clone().filter(|_| roles.filter.is_some()) else { continue };
-            if let Some(gate) = gate.filter(|_| !closes_when_full(&*flow_control.config.detector, &*filter)) {
-                let [filter, gate] = [*instance, gate].map(|instance| &self.instances[instance].name);
+            if !closes_when_full(&*flow_control.config.detector, &*filter) {
+                let (filter, gate) = (&self.instances[*instance].name, &gate_name);
                 let message = format!(
                     "endpoints are full for {filter:?} before the gate, {gate:?}, is closed: requests wait for an \
                      endpoint, past the ceilings of their bands and the turns of their tenants"

@@ -51,7 +51,7 @@ impl Assembler<'_, '_> {
                 (vec!["flowControl"], self.flow_control_section(section, built))
             }
             (ResolvedAdmission::Legacy(Some(detector)), _) => {
-                (vec![], json!({"saturationDetector": {"pluginRef": self.instances[detector.value].name}}))
+                (vec![], json!({"saturationDetector": {"pluginRef": self.chosen_name(Some(*detector))}}))
             }
             (ResolvedAdmission::FlowControl(_) | ResolvedAdmission::Legacy(None), _) => (vec![], json!({})),
         };
@@ -105,7 +105,7 @@ impl Assembler<'_, '_> {
             "maxBytes": config.global.bytes.unwrap_or(0),
             "defaultRequestTTL": duration(config.budgets.saturation),
             "noEndpointRequestTTL": duration(config.budgets.no_endpoint),
-            "saturationDetector": {"pluginRef": resolved.detector.map(|at| self.instances[at.value].name.as_str())},
+            "saturationDetector": {"pluginRef": self.chosen_name(resolved.detector)},
             "usageLimitPolicyPluginRef": self.chosen_name(resolved.usage_limit),
             "enableEviction": resolved.evict,
             "defaultPriorityBand": band(&resolved.template, &config.template),
@@ -131,7 +131,7 @@ impl Assembler<'_, '_> {
         entry
     }
 
-    fn chosen_name(&self, choice: Option<Choice>) -> Option<&str> {
+    pub(super) fn chosen_name(&self, choice: Option<Choice>) -> Option<&str> {
         match choice? {
             Choice::Declared(reference) => Some(&self.instances[reference.value].name),
             Choice::Default(plugin_type) => Some(plugin_type),

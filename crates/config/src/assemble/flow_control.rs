@@ -7,7 +7,6 @@ use sluice_flow::{BandConfig, Budgets, Config, DesiredPriorities, DryRun, Evicti
 
 use super::Assembler;
 use crate::FlowControl;
-use crate::document::Located;
 use crate::plugin::Roles;
 use crate::resolve::{Choice, ResolvedAdmission, ResolvedBand, ResolvedFlowControl};
 use crate::settings::{self, Settings};
@@ -34,7 +33,7 @@ impl Assembler<'_, '_> {
         let negative_template = negative_template.as_ref().map(|band| self.band(band));
         let bands: Vec<_> = bands.iter().map(|(priority, band)| Some((*priority, self.band(band)?))).collect();
         let usage_limit = self.chosen(usage_limit.as_ref(), "a usage limit policy", |roles| roles.usage_limit.clone());
-        let detector = detector.and_then(|reference| self.detector(reference));
+        let detector = self.detector(detector.as_ref());
 
         let defaults = Config::new(template?, usage_limit?, detector?);
         let config = Config {
@@ -66,8 +65,8 @@ impl Assembler<'_, '_> {
         Some(FlowControl { config, desired })
     }
 
-    pub(super) fn detector(&mut self, reference: Located<usize>) -> Option<Arc<dyn SaturationDetector>> {
-        self.role(reference, "a saturation detector", |roles| roles.detector.clone())
+    pub(super) fn detector(&mut self, choice: Option<&Choice>) -> Option<Arc<dyn SaturationDetector>> {
+        self.chosen(choice, "a saturation detector", |roles| roles.detector.clone())
     }
 
     /// The first declared estimate, else the default one; and the name of the plugin it comes from.

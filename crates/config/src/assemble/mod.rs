@@ -107,7 +107,7 @@ pub(crate) fn assemble(
         }
         ResolvedAdmission::Legacy(None) => Some((None, None)),
         ResolvedAdmission::Legacy(Some(detector)) => {
-            assembler.detector(*detector).map(|detector| (None, Some(detector)))
+            assembler.detector(Some(detector)).map(|detector| (None, Some(detector)))
         }
     };
     let parsers = assembler.parsers(&resolved.parsers);

@@ -13,7 +13,6 @@ const FIRST_COME: &str = "fcfs-ordering-policy";
 const ROUND_ROBIN: &str = "round-robin-fairness-policy";
 const GLOBAL_STRICT: &str = "global-strict-fairness-policy";
 const STATIC_LIMIT: &str = "static-usage-limit-policy";
-/// What llm-d-router's EPP uses where none is named.
 const UTILIZATION: &str = "utilization-detector";
 
 /// Orderings whose keys are deadlines. They promise an order over all tenants, which turns by tenant would
@@ -47,22 +46,18 @@ impl Resolver<'_, '_> {
             saturation_budget: default_request_ttl.map(|ttl| ttl.0),
             no_endpoint_budget: no_endpoint_request_ttl.or(*default_request_ttl).map(|ttl| ttl.0),
             usage_limit: self.choose(usage_limit_policy_plugin_ref.as_ref(), &[STATIC_LIMIT]),
-            detector: self.detector(saturation_detector.as_ref()),
+            detector: {
+                let reference = saturation_detector.as_ref().and_then(|section| section.value.plugin_ref.as_ref());
+                self.choose(reference, &[UTILIZATION])
+            },
             evict: enable_eviction.as_ref().is_some_and(|enable| enable.value),
         }
     }
 
     /// The detector that refuses sheddable requests where there is no flow control.
-    pub(super) fn legacy_detector(&mut self, section: Option<&Located<RawPluginRef>>) -> Option<Located<usize>> {
+    pub(super) fn legacy_detector(&mut self, section: Option<&Located<RawPluginRef>>) -> Option<Choice> {
         let reference = section.and_then(|section| filled(section.value.plugin_ref.as_ref()))?;
-        if reference.value == UTILIZATION && !self.names.contains(&reference.value) {
-            let message = "has no effect: this version has no such detector yet";
-            let hint = "no request is refused for saturation unless a concurrency-detector is named";
-            self.warn(reference.node, Remark::new(message).hint(hint));
-            return None;
-        }
-        let value = self.find(reference, &[])?;
-        Some(Located { value, node: reference.node })
+        self.choose(Some(reference), &[UTILIZATION])
     }
 
     fn bands(&mut self, raw: &[Located<RawPriorityBand>]) -> BTreeMap<Priority, ResolvedBand> {
@@ -177,24 +172,6 @@ impl Resolver<'_, '_> {
                 }
             },
         }
-    }
-
-    fn detector(&mut self, section: Option<&Located<RawPluginRef>>) -> Option<Located<usize>> {
-        if let Some(reference) = section.and_then(|section| filled(section.value.plugin_ref.as_ref())) {
-            let value = self.find(reference, &[])?;
-            return Some(Located { value, node: reference.node });
-        }
-        let section = "flowControl.saturationDetector";
-        if !self.diagnostics.has_errors_in(section) && !self.diagnostics.has_errors_in("saturationDetector") {
-            let owner = self.document.descend(Document::ROOT, &["flowControl"]).unwrap_or(Document::ROOT);
-            let mut place = self.document.place(owner);
-            place.path = format!("{section}.pluginRef");
-            let remark = Remark::new("flow control needs a saturation detector, and this version has no default one");
-            let hint = "declare one under plugins, such as {type: concurrency-detector, parameters: {maxConcurrency: 100}}, \
-                        and write saturationDetector: {pluginRef: concurrency-detector}";
-            self.diagnostics.error(place, remark.hint(hint));
-        }
-        None
     }
 }
 

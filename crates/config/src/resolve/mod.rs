@@ -94,9 +94,8 @@ pub(crate) struct ResolvedSource {
 #[derive(Debug)]
 pub(crate) enum ResolvedAdmission {
     FlowControl(Box<ResolvedFlowControl>),
-    /// Nobody, but what is sheddable is refused while this detector, an index into the instances, reports
-    /// saturation.
-    Legacy(Option<Located<usize>>),
+    /// Nobody, but what is sheddable is refused while this detector reports saturation.
+    Legacy(Option<Choice>),
 }
 
 /// Limits of 0 and what is left out are none.
@@ -109,7 +108,7 @@ pub(crate) struct ResolvedFlowControl {
     pub(crate) saturation_budget: Option<Duration>,
     pub(crate) no_endpoint_budget: Option<Duration>,
     pub(crate) usage_limit: Option<Choice>,
-    pub(crate) detector: Option<Located<usize>>,
+    pub(crate) detector: Option<Choice>,
     pub(crate) evict: bool,
 }
 

@@ -223,17 +223,17 @@ fn a_band_in_the_order_of_deadlines_has_no_turns_unless_they_are_asked_for() {
 }
 
 #[test]
-fn a_detector_has_to_be_named() {
-    assert_snapshot!(diagnose("featureGates: [flowControl]"), @"c.yaml:1:1: flowControl.saturationDetector.pluginRef: flow control needs a saturation detector, and this version has no default one; declare one under plugins, such as {type: concurrency-detector, parameters: {maxConcurrency: 100}}, and write saturationDetector: {pluginRef: concurrency-detector}");
+fn a_detector_other_than_the_default_one_has_to_be_declared() {
+    assert_snapshot!(diagnose("featureGates: [flowControl]"), @"ok");
     assert_snapshot!(diagnose("
 featureGates: [flowControl]
 flowControl:
   saturationDetector: {}
-"), @"c.yaml:4:3: flowControl.saturationDetector.pluginRef: flow control needs a saturation detector, and this version has no default one; declare one under plugins, such as {type: concurrency-detector, parameters: {maxConcurrency: 100}}, and write saturationDetector: {pluginRef: concurrency-detector}");
+"), @"ok");
     assert_snapshot!(diagnose("
 featureGates: [flowControl]
 flowControl: {saturationDetector: {pluginRef: utilization-detector}}
-"), @r#"c.yaml:3:47: flowControl.saturationDetector.pluginRef: the plugin type "utilization-detector" is known but not available in this version; a concurrency-detector needs no scraped metrics: {type: concurrency-detector, parameters: {maxConcurrency: 100}}"#);
+"), @"ok");
     assert_snapshot!(diagnose("
 featureGates: [flowControl]
 flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
@@ -243,6 +243,26 @@ flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
 featureGates: [flowControl]
 flowControl: {saturationDetector: concurrency-detector}
 "), @r#"c.yaml:3:35: flowControl.saturationDetector: expected a mapping, found the string "concurrency-detector""#);
+}
+
+#[test]
+fn the_default_detector_is_there_and_what_it_reads_is_scraped() {
+    for section in ["", "flowControl: {saturationDetector: {}}", "flowControl: {enableEviction: true}"] {
+        let assembled = accept(&format!("featureGates: [flowControl]\n{section}\n"));
+        assert!(assembled.scraping.is_some());
+        assert_eq!(format!("{:?}", assembled.flow_control.unwrap().config.detector), "DefaultDetector");
+    }
+    let declared =
+        accept("featureGates: [flowControl]\nplugins: [{type: utilization-detector, parameters: {number: 7}}]\n");
+    assert_eq!(
+        declared.effective["plugins"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|plugin| plugin["type"] == "utilization-detector")
+            .count(),
+        1
+    );
 }
 
 #[test]
@@ -440,10 +460,8 @@ plugins: [{name: spread, type: test-scorer}]
 flowControl: {saturationDetector: {pluginRef: spread}}
 "), @r#"c.yaml:3:47: flowControl.saturationDetector.pluginRef: the plugin "spread" of type "test-scorer" is not a saturation detector"#);
     assert_snapshot!(diagnose("flowControl: {saturationDetector: {pluginRef: concurrency-detektor}}"), @r#"c.yaml:1:47: flowControl.saturationDetector.pluginRef: there is no plugin "concurrency-detektor""#);
-    assert_snapshot!(diagnose("flowControl: {saturationDetector: {pluginRef: utilization-detector}}"), @"
-    c.yaml:1:47: warning: flowControl.saturationDetector.pluginRef: has no effect: this version has no such detector yet; no request is refused for saturation unless a concurrency-detector is named
-    ok
-    ");
+    let default = accept("flowControl: {saturationDetector: {pluginRef: utilization-detector}}");
+    assert_eq!(format!("{:?}", default.legacy_detector), "Some(DefaultDetector)");
 }
 
 #[test]

@@ -72,7 +72,6 @@ saturationDetector: {pluginRef: utilization-detector}
 parser: {pluginRef: openai-parser}
 "), @"
     c.yaml:2:1: warning: saturationDetector: deprecated in favour of flowControl.saturationDetector
-    c.yaml:2:33: warning: saturationDetector.pluginRef: has no effect: this version has no such detector yet; no request is refused for saturation unless a concurrency-detector is named
     c.yaml:3:1: warning: parser: deprecated in favour of requestHandler.parsers
     ok
     ");

@@ -30,6 +30,7 @@ pub(crate) const REGISTRY: &[PluginType] = &[
     PluginType::of::<GlobalStrict>(),
     PluginType::of::<Limit>(),
     PluginType::of::<Detector>(),
+    PluginType::of::<DefaultDetector>(),
     PluginType::of::<Tokens>(),
     PluginType::of::<MetricsSourcePlugin>(),
     PluginType::of::<OtherSource>(),
@@ -327,6 +328,25 @@ impl Plugin for Detector {
 }
 
 impl SaturationDetector for Detector {
+    fn new_state(&self) -> Box<dyn Saturation> {
+        panic!("no configuration starts an engine")
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct DefaultDetector;
+
+impl Plugin for DefaultDetector {
+    const TYPE: &'static str = "utilization-detector";
+    const STABILITY: Stability = Stability::Beta;
+    type Params = Number;
+
+    fn build(_params: Number, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+        Ok(Roles::detector(Self).reading_scraped())
+    }
+}
+
+impl SaturationDetector for DefaultDetector {
     fn new_state(&self) -> Box<dyn Saturation> {
         panic!("no configuration starts an engine")
     }
