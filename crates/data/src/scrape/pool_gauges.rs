@@ -35,8 +35,7 @@ impl fmt::Debug for PoolGauges {
 /// Registries tell collectors apart by what they describe, and take two that describe nothing for the same.
 static IDENTITY: LazyLock<Option<Desc>> = LazyLock::new(|| {
     let labels = vec!["name".to_owned()];
-    Desc::new("llm_d_epp_pool_gauges".to_owned(), "the gauges of the pool".to_owned(), labels, iter::empty().collect())
-        .ok()
+    Desc::new("pool_gauges".to_owned(), "the gauges of the pool".to_owned(), labels, iter::empty().collect()).ok()
 });
 
 impl Collector for PoolGauges {
