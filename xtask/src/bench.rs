@@ -17,11 +17,14 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
+    /// The reader of metrics pages: time per page, then as `instructions`
+    Exposition,
     /// The picker as a process, asked as Envoy does: processor time per request and per chunk of a response
     ExtProc,
     /// The admission engine: time per operation, then as `instructions`
     Flow,
-    /// The admission engine: instructions per operation, which must not be 3 % more than is written in the benchmark
+    /// The admission engine and the reader of metrics pages: instructions per operation and page, which must not be 3 % more
+    /// than is written in the benchmarks
     Instructions,
 }
 
@@ -36,13 +39,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if chosen(&[Part::Flow]) {
         measure("sluice-flow", "engine", &mut command())?;
     }
-    if chosen(&[Part::Flow, Part::Instructions]) {
+    if chosen(&[Part::Exposition]) {
+        measure("sluice-data", "exposition", &mut command())?;
+    }
+    let instructions = [("sluice-flow", Part::Flow), ("sluice-data", Part::Exposition)];
+    let counted = || instructions.iter().filter(|(_, part)| chosen(&[*part, Part::Instructions]));
+    if counted().next().is_some() {
         let valgrind = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
         if !valgrind.is_ok_and(|status| status.success()) {
             bail!("instructions are counted by valgrind, which is not in the PATH: the package of that name has it");
         }
         let runner = GUNGRAUN_RUNNER.program()?;
-        measure("sluice-flow", "instructions", command().env("GUNGRAUN_RUNNER", runner))?;
+        for (package, _) in counted() {
+            measure(package, "instructions", command().env("GUNGRAUN_RUNNER", &runner))?;
+        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use sluice_testkit::workspace;
 pub(crate) struct Arguments {
     /// What to run
     target: Target,
-    /// Operations to run; of `session` each is up to three streams at the same time
+    /// Operations to run: of `session` each is up to three streams at the same time, of `exposition` a page
     #[arg(long, default_value_t = 1_000_000)]
     ops: u64,
     /// Where the random numbers begin; a failing run is repeated by its seed
@@ -22,6 +22,8 @@ pub(crate) struct Arguments {
 enum Target {
     /// The admission engine beside its oracle
     Flow,
+    /// The reader of metrics pages beside a plain one, and on any bytes
+    Exposition,
     /// The picker's side of streams on which anything may come
     Session,
 }
@@ -31,6 +33,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { target, ops, seed } = arguments;
     match target {
         Target::Flow => flow(*ops, *seed),
+        Target::Exposition => exposition(*ops, *seed),
         Target::Session => session(*ops, *seed),
     }
 }
@@ -50,6 +53,25 @@ pub(crate) fn session(ops: u64, seed: u64) -> Result<()> {
     run_cargo(
         Command::new(env!("CARGO"))
             .args(["test", "--quiet", "--package", "sluice-extproc", "--lib", "--", "service::tests::hostile"])
+            .envs([("PROPTEST_CASES", ops.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())]),
+    )
+}
+
+/// Reads random pages. A failing run has printed the shortest page that fails.
+fn exposition(ops: u64, seed: u64) -> Result<()> {
+    run_cargo(
+        Command::new(env!("CARGO"))
+            .args([
+                "test",
+                "--release",
+                "--quiet",
+                "--package",
+                "sluice-data",
+                "--test",
+                "exposition",
+                "--",
+                "agreement",
+            ])
             .envs([("PROPTEST_CASES", ops.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())]),
     )
 }
