@@ -22,7 +22,7 @@ pub(super) struct Families {
     /// How long a prefix all names have in common, not counting the endings of OpenMetrics; less than the shortest name.
     common: usize,
     /// Which `names` have this byte behind the common prefix: a line is one of theirs or of no wanted family.
-    by_next_byte: Box<[(u16, u16); 256]>,
+    by_next_byte: Box<[(u32, u32); 256]>,
 }
 
 impl Families {
@@ -32,7 +32,7 @@ impl Families {
         let common = stems().map(|name| common_prefix(name, &names[0])).min().unwrap_or(0);
         let common = common.min(stems().map(<[u8]>::len).min().map_or(0, |shortest| shortest.saturating_sub(1)));
         let mut by_next_byte = Box::new([(0, 0); 256]);
-        for (index, name) in (0_u16..).zip(&names) {
+        for (index, name) in (0_u32..).zip(&names) {
             let range = &mut by_next_byte[usize::from(name[common])];
             // Names in order with a common prefix are in order of the byte behind it.
             *range = (if range.1 == 0 { index } else { range.0 }, index + 1);
@@ -86,7 +86,7 @@ impl Families {
 
     fn candidates(&self, line: &[u8]) -> Range<usize> {
         let (first, end) = line.get(self.common).map_or((0, 0), |&byte| self.by_next_byte[usize::from(byte)]);
-        usize::from(first)..usize::from(end)
+        first as usize..end as usize
     }
 
     /// Takes note of what `# TYPE name kind` says of a wanted family.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::families::{Families, Kind};
 use super::rate::Rate;
-use super::sample::{LabelValue, Labels, Sample};
+use super::sample::{LabelValue, Labels};
 use super::tally::{Combine, Tally};
 use super::{EngineConfig, MetricSpec};
 
@@ -107,9 +107,10 @@ impl EngineMapping {
                 if reading.is_met_by(sample.labels) {
                     tallies[index].matched = true;
                     tallies[index].kind = kind;
-                    match reading.role.sensible(kind, sample) {
-                        Some(sample) => tallies[index].add(sample),
-                        None => report.ignored_values += 1,
+                    if reading.role.accepts(kind, sample.value) {
+                        tallies[index].add(sample);
+                    } else {
+                        report.ignored_values += 1;
                     }
                 }
             }
@@ -184,10 +185,9 @@ impl Role {
         }
     }
 
-    /// The sample if its value can be what it is said to be.
-    fn sensible<'p>(&self, kind: Kind, sample: Sample<'p>) -> Option<Sample<'p>> {
-        let value = sample.value;
-        let sensible = match self {
+    /// Whether `value`, of a family of this kind, can be what it is said to be.
+    fn accepts(&self, kind: Kind, value: f64) -> bool {
+        match self {
             // Their labels are what counts.
             Self::CacheInfo { .. } => true,
             _ if kind == Kind::Distribution => false,
@@ -196,8 +196,7 @@ impl Role {
             Self::KvUsage => (0.0..=FULL).contains(&value),
             Self::BlockSize | Self::Blocks => (1.0..=MOST_COUNTED).contains(&value),
             Self::Lora | Self::Custom(_) => value.is_finite(),
-        };
-        sensible.then_some(sample)
+        }
     }
 
     /// Puts what was found where it belongs.
@@ -244,7 +243,7 @@ fn requests(tally: &Tally<'_>, at: Time, rate: &mut Rate) -> Option<u64> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "values are sensible: not negative, not huge"
+    reason = "accepted values are not negative and not huge"
 )]
 const fn truncated(value: f64) -> u64 {
     value as u64
