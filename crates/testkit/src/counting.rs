@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use axum::routing::get;
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, HeaderValue, Request, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use sluice_core::{Clock, SystemClock, Time};
 use tokio::sync::Semaphore;
@@ -57,13 +59,23 @@ struct Record {
     visits: Mutex<Vec<Visit>>,
     /// One permit lets one held request end.
     released: Semaphore,
+    /// How many of the open requests it says to run; the others it says to have waiting.
+    most_running: AtomicUsize,
+    /// It does not tell its metrics.
+    silent: AtomicBool,
 }
 
 impl CountingUpstream {
     pub fn start() -> Result<Self> {
         let released = Semaphore::new(0);
-        let record = Arc::new(Record { clock: SystemClock::start(), visits: Mutex::default(), released });
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&record));
+        let record = Arc::new(Record {
+            clock: SystemClock::start(),
+            visits: Mutex::default(),
+            released,
+            most_running: AtomicUsize::new(usize::MAX),
+            silent: AtomicBool::new(false),
+        });
+        let router = Router::new().route("/metrics", get(metrics)).fallback(answer).with_state(Arc::clone(&record));
         Ok(Self { server: ServerThread::start(router)?, record })
     }
 
@@ -74,6 +86,16 @@ impl CountingUpstream {
     /// The present time on the clock of the [visits](Self::visits).
     pub fn now(&self) -> Time {
         self.record.clock.now()
+    }
+
+    /// Has its metrics say from now on that no more than `most` requests run at once.
+    pub fn say_running_at_most(&self, most: usize) {
+        self.record.most_running.store(most, Ordering::Relaxed);
+    }
+
+    /// Whether it keeps its metrics to itself from now on.
+    pub fn be_silent(&self, silent: bool) {
+        self.record.silent.store(silent, Ordering::Relaxed);
     }
 
     /// All requests so far, in the order of their arrival.
@@ -168,6 +190,17 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.end(true);
     }
+}
+
+/// What vLLM would say of itself, as far as anybody asks. It is no visit.
+async fn metrics(State(record): State<Arc<Record>>) -> Result<String, StatusCode> {
+    if record.silent.load(Ordering::Relaxed) {
+        return Err(StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let open = record.visits().iter().filter(|visit| visit.ended.is_none()).count();
+    let running = open.min(record.most_running.load(Ordering::Relaxed));
+    let waiting = open - running;
+    Ok(format!("vllm:num_requests_running {running}\nvllm:num_requests_waiting {waiting}\n"))
 }
 
 async fn answer(State(record): State<Arc<Record>>, request: Request<Body>) -> Response {

@@ -9,6 +9,7 @@ mod demand;
 mod one_slot;
 mod phases;
 mod rig;
+mod scraped;
 mod seen;
 mod steps;
 mod vectors;
