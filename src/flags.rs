@@ -161,6 +161,9 @@ pub(crate) enum ConfigSource {
     BuiltIn,
 }
 
+/// Room for a piece of a body, up to 64 KiB, and for what stands around it.
+const SMALLEST_MESSAGE: usize = 65 << 10;
+
 impl Flags {
     pub(crate) fn config_source(&self) -> ConfigSource {
         match (&self.config_file, &self.config_text) {
@@ -197,6 +200,28 @@ impl Flags {
         if self.refresh_metrics_interval < MIN_SCRAPE_INTERVAL {
             let given = self.refresh_metrics_interval;
             warnings.push(format!("--refresh-metrics-interval: {given:?} becomes {MIN_SCRAPE_INTERVAL:?}"));
+        }
+        let without_tls = [
+            ("--cert-path", self.cert_path.is_some()),
+            ("--tls-min-version", self.tls_min_version.is_some()),
+            ("--tls-cipher-suites", self.tls_cipher_suites.is_some()),
+        ];
+        for (flag, _) in without_tls.into_iter().filter(|(_, given)| *given && !self.secure_serving) {
+            warnings.push(format!("{flag}: has no effect with --secure-serving=false"));
+        }
+        if self.tls_min_version == Some(MinVersion::Tls13) && self.tls_cipher_suites.is_some() {
+            warnings.push("--tls-cipher-suites: has no effect with VersionTLS13, whose suites are always on".into());
+        }
+        let messages = [
+            ("--grpc-max-recv-msg-size", self.grpc_max_recv_msg_size),
+            ("--grpc-max-send-msg-size", self.grpc_max_send_msg_size),
+        ];
+        for (flag, size) in messages {
+            if let Some(bytes) = size.and_then(|size| size.0).filter(|&bytes| bytes < SMALLEST_MESSAGE) {
+                warnings.push(format!(
+                    "{flag}: {bytes} bytes are less than a piece of a body with its frame ({SMALLEST_MESSAGE}): streams will fail"
+                ));
+            }
         }
         if self.tls_min_version == Some(MinVersion::BelowTls12) {
             warnings.push("--tls-min-version: the lowest version of this server is TLS 1.2".into());

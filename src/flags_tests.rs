@@ -148,6 +148,14 @@ fn what_is_asked_for_and_not_done_is_told() {
         ("epp --enable-cert-reload", "--cert-path"),
         ("epp --refresh-metrics-interval 20ms", "--refresh-metrics-interval: 20ms becomes 50ms"),
         ("epp --tls-min-version=VersionTLS11", "--tls-min-version"),
+        ("epp --secure-serving=false --cert-path=/certs", "--cert-path"),
+        ("epp --secure-serving=false --tls-min-version=VersionTLS13", "--tls-min-version"),
+        (
+            "epp --tls-min-version=VersionTLS13 --tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            "VersionTLS13",
+        ),
+        ("epp --grpc-max-recv-msg-size=64Ki", "--grpc-max-recv-msg-size"),
+        ("epp --grpc-max-send-msg-size=1k", "--grpc-max-send-msg-size"),
         ("epp --tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA", "TLS_RSA_WITH_AES_128_CBC_SHA"),
     ] {
         let warnings = warnings(line);

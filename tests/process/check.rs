@@ -1,6 +1,7 @@
 //! `epp check`: what the process would run on.
 
 use std::fs;
+use std::path::Path;
 
 use crate::support::{directory, epp};
 
@@ -59,6 +60,21 @@ fn a_configuration_that_the_process_would_not_start_with_is_printed_all_the_same
     let (code, page, said) = check(&["--config-text={}"]);
     assert_eq!(code, Some(64));
     assert!(page.contains("kind: EndpointPickerConfig\n") && said.contains("no source of endpoints"), "{page}{said}");
+}
+
+#[test]
+fn every_broken_configuration_ends_it_with_64_and_a_line_that_names_the_place() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/config/tests/fixtures/broken");
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let file = path.display().to_string();
+            let (code, page, said) = check(&["--config-file", &file]);
+            assert_eq!((code, page.as_str()), (Some(64), ""), "{file}: {said}");
+            let place = |line: &str| line.strip_prefix(&file)?.strip_prefix(':')?.chars().next();
+            assert!(said.lines().all(|line| place(line).is_some_and(|digit| digit.is_ascii_digit())), "{said}");
+        }
+    }
 }
 
 #[test]

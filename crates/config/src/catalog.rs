@@ -125,6 +125,15 @@ pub(crate) fn advice(plugin_type: &str) -> Option<&'static str> {
             "the passthrough-parser passes such requests on without reading them"
         }
         "load-aware-scorer" => "active-request-scorer prefers endpoints with fewer requests in flight",
+        "by-label" | "by-label-selector" => "llm-d-router has deprecated it in favour of label-selector-filter",
+        "pd-profile-handler"
+        | "data-parallel-profile-handler"
+        | "disagg-headers-handler"
+        | "prefill-header-handler" => "llm-d-router has deprecated it in favour of disagg-profile-handler",
+        "tokenizer" => "llm-d-router has deprecated it in favour of token-producer",
+        "precise-prefix-cache-scorer" => {
+            "llm-d-router has deprecated it in favour of prefix-cache-scorer and precise-prefix-cache-producer"
+        }
         _ => return None,
     })
 }

@@ -6,6 +6,7 @@ mod agent_identity;
 mod approx_prefix_cache_producer;
 mod backlog;
 mod core_metrics_extractor;
+mod eviction_policies;
 mod file_discovery;
 pub mod flow;
 mod ignored_params;
@@ -30,6 +31,7 @@ use crate::active_request_scorer::ActiveRequestScorer;
 use crate::agent_identity::AgentIdentity;
 use crate::approx_prefix_cache_producer::ApproxPrefixCacheProducer;
 use crate::core_metrics_extractor::CoreMetricsExtractor;
+use crate::eviction_policies::{PriorityThenTime, SheddableEvictionFilter};
 use crate::file_discovery::FileDiscoveryPlugin;
 use crate::flow::{
     ConcurrencyDetector, Edf, Fcfs, GlobalStrict, PriorityHoldback, RoundRobin, SloDeadline, StaticUsageLimit,
@@ -78,6 +80,8 @@ pub const BUILTIN: &[PluginType] = &[
     PluginType::of::<StaticUsageLimit>(),
     PluginType::of::<UtilizationDetector>(),
     PluginType::of::<Weighted>(),
+    PluginType::of::<SheddableEvictionFilter>(),
+    PluginType::of::<PriorityThenTime>(),
     // endpoints
     PluginType::of::<CoreMetricsExtractor>(),
     PluginType::of::<FileDiscoveryPlugin>(),

@@ -41,7 +41,15 @@ impl Assembler<'_, '_> {
             filters.extend(roles.filter);
             match (roles.scorer, weight) {
                 (Some(scorer), weight) => {
+                    let place = weight.map_or(node, |weight| weight.node);
                     let weight = weight.map_or(Weight::ONE, |weight| weight.value);
+                    if weight.as_f32() == 0.0 {
+                        self.warn(place, format!("has no effect: with weight 0 the scorer {name:?} does not count"));
+                    } else if weight.as_f32() < 0.0 {
+                        let message =
+                            format!("a negative weight turns {name:?} around: its best endpoints are picked last");
+                        self.warn(place, message);
+                    }
                     scorers.push(WeightedScorer { scorer, weight: weight.as_f32() });
                 }
                 (None, Some(weight)) => self.warn(weight.node, "has no effect: only a scorer has a weight"),

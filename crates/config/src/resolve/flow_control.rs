@@ -8,6 +8,7 @@ use super::{Choice, ResolvedBand, ResolvedFlowControl, Resolver, filled};
 use crate::diagnostics::Remark;
 use crate::document::{Document, Located, NodeId};
 use crate::raw::{RawFlowControl, RawPluginRef, RawPriorityBand};
+use crate::settings::VictimOrder;
 
 const FIRST_COME: &str = "fcfs-ordering-policy";
 const ROUND_ROBIN: &str = "round-robin-fairness-policy";
@@ -61,6 +62,11 @@ impl Resolver<'_, '_> {
     }
 
     fn bands(&mut self, raw: &[Located<RawPriorityBand>]) -> BTreeMap<Priority, ResolvedBand> {
+        if raw.len() > MANY_BANDS
+            && let Some(node) = self.document.descend(Document::ROOT, &["flowControl", "priorityBands"])
+        {
+            self.warn(node, too_many_bands(raw.len()));
+        }
         let mut bands = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for band in raw {
@@ -145,6 +151,22 @@ impl Resolver<'_, '_> {
         }
     }
 
+    /// Warns of an order of victims by deadlines that none of them has.
+    pub(super) fn check_victim_order(&mut self, order: VictimOrder, resolved: &ResolvedFlowControl) {
+        let ResolvedFlowControl { bands, template, negative_template, evict, .. } = resolved;
+        if order != VictimOrder::MostSlack || !evict {
+            return;
+        }
+        let sheddable = bands.iter().filter(|(priority, _)| priority.0 < 0).map(|(_, band)| band);
+        let mut orderings =
+            sheddable.chain([negative_template.as_ref().unwrap_or(template)]).map(|band| &band.ordering);
+        if !orderings.any(|ordering| ordering.as_ref().is_none_or(|ordering| self.is_by_deadline(ordering))) {
+            let place = self.document.place_at(&["sluice", "eviction", "victimOrder"]);
+            let remark = Remark::new("has no effect: no band of negative priority is ordered by deadlines");
+            self.diagnostics.warn(place, remark.hint("name edf-ordering-policy in its orderingPolicyRef"));
+        }
+    }
+
     fn is_by_deadline(&self, ordering: &Choice) -> bool {
         let plugin_type = match ordering {
             Choice::Declared(Located { value, .. }) => self.instances[*value].plugin_type.name(),
@@ -173,6 +195,15 @@ impl Resolver<'_, '_> {
             },
         }
     }
+}
+
+/// More bands than this are not meant to be: each is looked at whenever a request is let in.
+pub(super) const MANY_BANDS: usize = 64;
+
+pub(super) fn too_many_bands(bands: usize) -> Remark {
+    let remark =
+        Remark::new(format!("{bands} priorities are more than the {MANY_BANDS} bands that flow control is made for"));
+    remark.hint("give what is equally urgent the same priority, and tell tenants apart by their fairness ids")
 }
 
 /// The limits over all bands together.

@@ -167,7 +167,9 @@ pub(crate) fn resolve<'r>(
     let metrics = resolver.metrics(&data_layer);
     let parsers = resolver.parsers(&request_handler);
     let admission = if gates.flow_control {
-        ResolvedAdmission::FlowControl(Box::new(resolver.flow_control(&flow_control)))
+        let resolved = resolver.flow_control(&flow_control);
+        resolver.check_victim_order(settings.eviction.victim_order, &resolved);
+        ResolvedAdmission::FlowControl(Box::new(resolved))
     } else {
         ResolvedAdmission::Legacy(resolver.legacy_detector(flow_control.saturation_detector.as_ref()))
     };

@@ -4,13 +4,15 @@ use std::time::Duration;
 use sluice_core::nearest;
 use sluice_flow::GlobalLimits;
 
-use super::flow_control::global_limits;
+use super::flow_control::{MANY_BANDS, global_limits, too_many_bands};
 use super::{Resolver, filled};
 use crate::diagnostics::Remark;
-use crate::document::{Document, Located};
+use crate::document::{Document, Located, NodeId};
 use crate::quantity::ByteSize;
 use crate::raw::{RawFlowControl, RawModelRewrite, RawObjective, RawSluice};
-use crate::settings::{DryRun, Eviction, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull};
+use crate::settings::{
+    DryRun, Eviction, Limits, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull,
+};
 use crate::timeout::Timeout;
 
 impl Resolver<'_, '_> {
@@ -44,6 +46,7 @@ impl Resolver<'_, '_> {
                 self.error(node, Remark::new("a limit of 0 would refuse every request").hint(hint));
             }
         }
+        self.check_body_limits(&limits, flow_control);
         if let Some(flow_control) = flow_control {
             self.check_queue(&queue, flow_control);
             self.check_eviction(&eviction, &dry_run, flow_control);
@@ -124,15 +127,49 @@ impl Resolver<'_, '_> {
         }
     }
 
+    /// Warns of limits under which a body of the size that is allowed never fits.
+    fn check_body_limits(&mut self, limits: &Limits, flow_control: Option<&RawFlowControl>) {
+        let largest = limits.max_request_body;
+        let warn = |resolver: &mut Self, owner: NodeId, key: &str, limit: Option<ByteSize>| {
+            let Some(limit) = limit.filter(|limit| limit.0 > 0 && *limit < largest) else { return };
+            let Some(node) = resolver.document.child(owner, key) else { return };
+            let remark = Remark::new(format!("a body of more than {} bytes never fits, and is refused", limit.0));
+            let hint = format!("sluice.limits.maxRequestBody allows {} bytes: lower that, or raise this", largest.0);
+            resolver.warn(node, remark.hint(hint));
+        };
+        if let Some(owner) = self.document.descend(Document::ROOT, &["sluice", "limits"]) {
+            warn(self, owner, "bodyMemory", Some(limits.body_memory));
+        }
+        let Some(flow_control) = flow_control else { return };
+        if let Some(owner) = self.document.descend(Document::ROOT, &["flowControl"]) {
+            warn(self, owner, "maxBytes", flow_control.max_bytes);
+        }
+        let templates = [&flow_control.default_priority_band, &flow_control.default_negative_priority_band];
+        let bands = flow_control.priority_bands.iter().chain(templates.into_iter().flatten());
+        for band in bands.filter(|band| !band.value.shed) {
+            warn(self, band.node, "maxBytes", band.value.max_bytes);
+        }
+    }
+
     fn objectives(&mut self, raw: Vec<Located<RawObjective>>) -> Vec<Objective> {
         let mut objectives: Vec<Objective> = Vec::new();
         let mut names = BTreeSet::new();
         for Located { value: RawObjective { name, priority }, node } in raw {
             let Some(name) = self.required(name.as_ref(), node, "name") else { continue };
+            if name.value.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
+                let remark = Remark::new(format!("the name {:?} has a space or a control character in it", name.value));
+                self.error(name.node, remark.hint("requests name their objective in a header: use letters and digits"));
+            }
             if !names.insert(name.value.clone()) {
                 self.error(name.node, format!("there is an objective {:?} already", name.value));
             }
             objectives.push(Objective { name: name.value.clone(), priority });
+        }
+        let priorities: BTreeSet<i32> = objectives.iter().map(|objective| objective.priority).collect();
+        if priorities.len() > MANY_BANDS
+            && let Some(node) = self.document.descend(Document::ROOT, &["sluice", "objectives"])
+        {
+            self.warn(node, too_many_bands(priorities.len()));
         }
         objectives
     }

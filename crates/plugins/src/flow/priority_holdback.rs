@@ -121,6 +121,9 @@ impl Plugin for PriorityHoldback {
                     let parameter = if domain.is_some() { "domain" } else { "shape" };
                     return Err(BuildError::new(parameter, "says nothing about ceilings that are listed"));
                 }
+                if list.is_empty() {
+                    cx.warn("ceilings", "lists no ceiling: every band has maxCeiling");
+                }
                 Curve::Explicit(list.iter().map(|listed| (Priority(listed.priority), listed.ceiling)).collect())
             }
             (None, Some(min_ceiling)) => {

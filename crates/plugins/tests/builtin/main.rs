@@ -4,6 +4,7 @@
 
 mod documentation;
 mod effective;
+mod fixtures;
 mod metrics;
 mod parameters;
 mod spread;
