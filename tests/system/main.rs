@@ -21,6 +21,7 @@
 //! | thousands waiting, bursts of clients that leave, a picker that stalls | `many::waiting`, `many::stalls` |
 //! | connections to the picker: TLS, plaintext, health, drain | `picker_connection`, `drain` |
 //! | upgrades to another protocol | `upgrades` |
+//! | another configuration while requests wait and run | `reload` |
 
 mod bodies;
 mod causes;
@@ -35,6 +36,7 @@ mod many;
 mod picker_connection;
 mod raw;
 mod refusals;
+mod reload;
 mod round_trips;
 mod support;
 mod upgrades;

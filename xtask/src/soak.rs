@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the long forms of two system tests.
+//! `cargo xtask soak`: the long forms of system tests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use sluice_testkit::{
-    Burst, CountingUpstream, EnvoyConfig, EvictionSoak, PickerConfig, Soak, Stack, Template, envoy_binary, flow_config,
-    workspace,
+    Burst, CountingUpstream, EnvoyConfig, EvictionSoak, PickerConfig, ReloadSoak, Soak, Stack, Template, envoy_binary,
+    flow_config, workspace,
 };
 
 use crate::console::say;
@@ -26,6 +26,9 @@ pub(crate) struct Arguments {
     /// Evictions at random moments, shared by the ways in which a stream may be ended, in place of the above
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "seconds"])]
     evictions: Option<u64>,
+    /// Changes of the configuration under load, in place of the above
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "seconds", "evictions"])]
+    reloads: Option<u64>,
     /// Where the random numbers begin
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -41,7 +44,7 @@ const ENDS: [(Template, &str); 5] = [
 ];
 
 /// First a burst that must fill every server to its limit and no further, then the comparison of the ledger with the
-/// engines. Or evictions.
+/// engines. Or evictions, or reloads.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     say(format_args!("building the picker and the simulated model server"));
     let [picker, simulator] = workspace::build_programs_in_sight(["epp", "model-server-sim"])?;
@@ -50,6 +53,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     runtime.block_on(async {
         if let Some(evictions) = arguments.evictions {
             return evict(&picker, &simulator, evictions, arguments.seed).await;
+        }
+        if let Some(reloads) = arguments.reloads {
+            say(format_args!("{reloads} changes of the configuration under load"));
+            let soak = ReloadSoak { picker: &picker, simulator: &simulator, reloads, seed: arguments.seed };
+            say(format_args!("{}", soak.run().await?));
+            return Ok(());
         }
         burst(&picker, arguments).await?;
         if arguments.seconds == 0 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use sluice_core::Time;
-use sluice_flow::{Engine, Signal, Waiter};
+use sluice_flow::{Config, Engine, Signal, Waiter};
 
 use crate::scenario::{Kind, Scenario, config, pool};
 
@@ -140,9 +140,33 @@ fn idle(criterion: &mut Criterion) {
     });
 }
 
+/// How long the queues stand still while another configuration is taken over.
+fn reload(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("reload");
+    for queued in [500, 5_000, 50_000] {
+        // Objects of their own, as the configuration gives them: each time another ordering and fairness.
+        let mut bench = |name: &str, configs: [Config; 2]| {
+            let mut scenario = Scenario::new(queued, 1000, 1, 100);
+            let mut turn = 0;
+            group.bench_function(format!("{queued} queued, {name}"), |bencher| {
+                bencher.iter(|| {
+                    turn ^= 1;
+                    let config = Box::new(configs[turn].clone());
+                    scenario.engine.observe(Time::from_secs(1), Signal::Reload { config, desired: None });
+                    scenario.drain();
+                });
+            });
+        };
+        let same = config();
+        bench("policies as before", [same.clone(), same]);
+        bench("ordered anew", [config(), config()]);
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(30).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
-    targets = open_gate, backlog, cancel, burst, idle
+    targets = open_gate, backlog, cancel, burst, idle, reload
 }
 criterion_main!(benches);

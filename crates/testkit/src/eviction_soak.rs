@@ -15,6 +15,7 @@ use sluice_core::SystemClock;
 use tokio::task::JoinSet;
 
 use self::clients::{Batch, Leaving, Urgent};
+use crate::idle::{invariant_violations, wait_until_idle};
 use crate::{EnvoyConfig, PickerConfig, Protocol, Simulator, Stack, Template, eventually, flow_config};
 
 const MODEL: &str = "soak-model";
@@ -84,13 +85,13 @@ impl EvictionSoak<'_> {
         let stack = Stack::start_configured(self.picker, &[], config, envoy, &addresses).await?;
         let pool = Pool { stack, servers };
         let mut report = self.load(&pool).await?;
-        pool.wait_until_idle().await.context("after all clients have ended")?;
+        wait_until_idle(&pool.stack, &pool.servers).await.context("after all clients have ended")?;
         let [issued, confirmed, timed_out] = pool.revocations().await?;
         ensure!(issued == confirmed && timed_out == 0, "{issued} revoked, {confirmed} ended, {timed_out} timed out");
         report.evictions = issued;
         pool.fill_every_slot().await?;
-        pool.wait_until_idle().await.context("after every slot was filled once more")?;
-        let violations = pool.invariant_violations().await?;
+        wait_until_idle(&pool.stack, &pool.servers).await.context("after every slot was filled once more")?;
+        let violations = invariant_violations(&pool.stack).await?;
         ensure!(violations == 0, "the picker found {violations} violations of its invariants");
         Ok(report)
     }
@@ -197,47 +198,6 @@ impl Pool {
             count("revocations_total", &[("outcome", "confirmed")])?,
             count("revocations_total", &[("outcome", "timed_out")])?,
         ])
-    }
-
-    /// How often the admission engine has found one of its invariants broken.
-    async fn invariant_violations(&self) -> Result<i64> {
-        let page = self.stack.picker.metrics().await?;
-        page.count("llm_d_epp_flow_control_invariant_violations_total", &[]).context("no count of violations")
-    }
-
-    /// Waits until every part says that nothing is in flight.
-    async fn wait_until_idle(&self) -> Result<()> {
-        let mut counts = Vec::new();
-        let idle = eventually(LIMIT, "nothing is in flight", async || {
-            counts = self.in_flight().await?;
-            Ok(counts.iter().all(|(_, count)| *count == 0).then_some(()))
-        })
-        .await;
-        idle.with_context(|| format!("{counts:?}"))
-    }
-
-    async fn in_flight(&self) -> Result<Vec<(String, i64)>> {
-        let flow = self.stack.picker.flow().await?;
-        let mut counts: Vec<(String, i64)> = ["granted", "started", "revoked"]
-            .map(|kind| (kind.to_owned(), flow["leases"][kind].as_i64().unwrap_or(i64::MAX)))
-            .into();
-        counts.push(("waiting".to_owned(), flow["waiting"]["requests"].as_i64().unwrap_or(i64::MAX)));
-        let page = self.stack.picker.metrics().await?;
-        for gauge in ["llm_d_epp_request_running", "llm_d_epp_inflight_requests", "llm_d_epp_inflight_tokens"] {
-            counts.push((gauge.to_owned(), page.count(gauge, &[]).unwrap_or_default()));
-        }
-        for server in &self.servers {
-            let page = server.metrics().await?;
-            for gauge in ["vllm:num_requests_running", "vllm:num_requests_waiting"] {
-                counts.push((gauge.to_owned(), page.count(gauge, &[]).context(gauge)?));
-            }
-        }
-        let envoy = self.stack.envoy.stats().await?;
-        for cluster in ["model_servers", "picker"] {
-            let active = envoy.count("envoy_cluster_upstream_rq_active", &[("envoy_cluster_name", cluster)]);
-            counts.push((cluster.to_owned(), active.context("Envoy's active requests")?));
-        }
-        Ok(counts)
     }
 
     /// As many endless chats as there are slots: each must find its own.

@@ -66,6 +66,11 @@ impl Picker {
         Ok(client::http1()?.get(self.page("/debug/flow")).send().await?.error_for_status()?.json().await?)
     }
 
+    /// The page `/debug/config`: the configuration in force.
+    pub async fn configuration(&self) -> Result<Value> {
+        Ok(client::http1()?.get(self.page("/debug/config")).send().await?.error_for_status()?.json().await?)
+    }
+
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -1,7 +1,8 @@
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::envoy::Envoy;
@@ -9,6 +10,8 @@ use crate::envoy_config::{EnvoyConfig, Template};
 use crate::guardian;
 use crate::picker::Picker;
 use crate::picker_config::{EndpointsFile, PickerConfig};
+
+const PICKER_CONFIG: &str = "picker.json";
 
 /// A picker and an Envoy that asks it, over TLS unless configured otherwise.
 ///
@@ -23,7 +26,7 @@ pub struct Stack {
     pub envoy: Envoy,
     pub picker: Picker,
     pub endpoints: EndpointsFile,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Stack {
@@ -44,13 +47,20 @@ impl Stack {
     ) -> Result<Self> {
         let dir = guardian::temporary_dir("picker-")?;
         let endpoints = EndpointsFile::create(dir.path(), servers)?;
-        let config = dir.path().join("picker.json");
+        let config = dir.path().join(PICKER_CONFIG);
         picker_config(endpoints.path())?.write(&config)?;
         let picker = Picker::start(program, &config, arguments).await?;
 
         envoy_config.set_pickers(&[picker.ext_proc()])?;
         let envoy = Envoy::start(&envoy_config).await?;
-        Ok(Self { envoy, picker, endpoints, _dir: dir })
+        Ok(Self { envoy, picker, endpoints, dir })
+    }
+
+    /// Replaces the picker's configuration file in one step by `text`, which may be anything.
+    pub fn replace_picker_config(&self, text: &str) -> Result<()> {
+        let (draft, path) = (self.dir.path().join("picker.draft"), self.dir.path().join(PICKER_CONFIG));
+        fs::write(&draft, text)?;
+        fs::rename(&draft, &path).with_context(|| format!("writing {}", path.display()))
     }
 
     /// The ends of the logs of both, for a test that has failed.
