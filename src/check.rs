@@ -9,7 +9,8 @@ use sluice_config::{Assembled, BandSlots, FlowControl, Slots};
 use sluice_core::Priority;
 
 use crate::flags::CommandLine;
-use crate::run::{EXIT_FAILURE, EXIT_SETUP, Failure, NO_ENDPOINTS, read, source};
+use crate::kubernetes::Target;
+use crate::run::{EXIT_FAILURE, EXIT_SETUP, Failure, read, source};
 
 /// Says on standard error what is wrong with the command line and the configuration, and prints the configuration with
 /// everything filled in.
@@ -46,7 +47,7 @@ fn checked(line: &CommandLine) -> Result<(), Failure> {
     // A reader that went away has seen enough.
     drop(io::stdout().lock().write_all(page.as_bytes()));
     if assembled.discovery.is_none() {
-        return Err(Failure::setup(NO_ENDPOINTS));
+        Target::of(&line.flags).map_err(Failure::setup)?;
     }
     Ok(())
 }

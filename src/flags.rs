@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
@@ -9,6 +10,7 @@ use sluice_config::Quantity;
 use sluice_core::GoDuration;
 use sluice_data::MIN_SCRAPE_INTERVAL;
 
+use crate::environment::Environment;
 use crate::tls::TlsSettings;
 use crate::tls_options::{CipherSuites, MinVersion};
 
@@ -65,9 +67,21 @@ pub(crate) struct Flags {
     /// Largest gRPC message sent, a quantity such as 16Mi; unset: any.
     #[arg(long, value_name = "QUANTITY", value_parser = message_size)]
     pub(crate) grpc_max_send_msg_size: Option<MessageSize>,
-    /// Name of the pool, as metrics show it.
+    /// Name of the pool, as metrics show it; without a file of endpoints, of the InferencePool in Kubernetes.
     #[arg(long, value_name = "NAME")]
     pool_name: Option<String>,
+    /// Namespace of the pool; unset: the environment's NAMESPACE, else that of the kubeconfig or service account.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool_namespace: Option<String>,
+    /// API group by which objectives name the pool.
+    #[arg(long, value_name = "GROUP", default_value = "inference.networking.k8s.io")]
+    pub(crate) pool_group: String,
+    /// Label selector of the pods of the pool, where there is no InferencePool.
+    #[arg(long, value_name = "SELECTOR")]
+    pub(crate) endpoint_selector: Option<String>,
+    /// Ports of each pod that --endpoint-selector chooses, 1 to 8, with commas between them.
+    #[arg(long, value_name = "PORTS")]
+    pub(crate) endpoint_target_ports: Option<Ports>,
     /// Ignore the gateway's hint which endpoints a request may use.
     #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) disable_endpoint_subset_filter: bool,
@@ -91,20 +105,15 @@ pub(crate) struct Flags {
     pub(crate) zap_log_level: Option<String>,
     #[command(flatten)]
     pub(crate) without_effect: WithoutEffect,
+    /// What is not on the command line.
+    #[arg(skip)]
+    pub(crate) environment: Environment,
 }
 
 /// Flags of llm-d-router's EPP that are taken, so that its command lines work, but change nothing.
 #[derive(Clone, Debug, Parser)]
 #[command(next_help_heading = "Accepted, without effect in this version")]
 pub(crate) struct WithoutEffect {
-    #[arg(long)]
-    pool_namespace: Option<String>,
-    #[arg(long)]
-    pool_group: Option<String>,
-    #[arg(long)]
-    endpoint_selector: Option<String>,
-    #[arg(long)]
-    endpoint_target_ports: Option<String>,
     #[arg(long)]
     refresh_prometheus_metrics_interval: Option<String>,
     #[arg(long)]
@@ -226,6 +235,9 @@ impl Flags {
         if self.tls_min_version == Some(MinVersion::BelowTls12) {
             warnings.push("--tls-min-version: the lowest version of this server is TLS 1.2".into());
         }
+        if self.endpoint_target_ports.is_some() && self.endpoint_selector.is_none() {
+            warnings.push("--endpoint-target-ports: has no effect without --endpoint-selector".into());
+        }
         for suite in self.tls_cipher_suites.iter().flat_map(|suites| &suites.not_offered) {
             warnings.push(format!("--tls-cipher-suites: this server does not offer {suite}"));
         }
@@ -237,8 +249,14 @@ impl Flags {
         self.refresh_metrics_interval.max(MIN_SCRAPE_INTERVAL)
     }
 
+    /// As metrics show it. What has no name is called by what the process belongs to.
     pub(crate) fn pool_name(&self) -> &str {
-        self.pool_name.as_deref().unwrap_or("epp")
+        self.pool_name.as_deref().or_else(|| self.environment.workload()).unwrap_or("epp")
+    }
+
+    /// Whether the pool was given a name.
+    pub(crate) const fn names_pool(&self) -> bool {
+        self.pool_name.is_some()
     }
 
     fn check(&self) -> Result<(), clap::Error> {
@@ -341,6 +359,22 @@ fn go_bool(text: &str) -> Result<bool, String> {
 fn duration(text: &str) -> Result<Duration, String> {
     let duration: GoDuration = text.parse().map_err(|error| format!("{error} (write 30s, 1m30s, 0s)"))?;
     duration.non_negative().ok_or_else(|| "must not be negative".to_owned())
+}
+
+/// Ports, in the order in which they were given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ports(pub(crate) Vec<u16>);
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let port = |port: &str| match port.trim().parse() {
+            Ok(0) | Err(_) => Err(format!("{port:?} is not a port from 1 to 65535")),
+            Ok(port) => Ok(port),
+        };
+        text.split(',').map(port).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 /// Bytes of one gRPC message; `None` stands for the default.

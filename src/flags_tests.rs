@@ -17,8 +17,8 @@ fn the_command_lines_of_charts_are_understood() {
     assert_eq!(line.flags.drain_timeout, Duration::from_secs(90));
     assert_eq!(line.flags.grpc_max_recv_msg_size, Some(MessageSize(Some(16 << 20))));
     assert_eq!(line.flags.pool_name(), "lab");
-    let ignored =
-        ["--pool-namespace", "--zap-encoder", "--enable-pprof", "--tracing", "--kv-cache-usage-percentage-metric"];
+    assert_eq!(line.flags.pool_namespace.as_deref(), Some("lab"));
+    let ignored = ["--zap-encoder", "--enable-pprof", "--tracing", "--kv-cache-usage-percentage-metric"];
     assert_eq!(line.ignored.len(), ignored.len(), "{:?}", line.ignored);
     assert!(ignored.iter().all(|flag| line.ignored.iter().any(|given| given == flag)), "{:?}", line.ignored);
 }
@@ -59,6 +59,9 @@ fn bad_values_are_refused() {
         "epp --grpc-max-recv-msg-size lots",
         "epp --config-file a --config-text b",
         "epp --tls-min-version 1.2",
+        "epp --endpoint-target-ports 8000,",
+        "epp --endpoint-target-ports 0",
+        "epp --endpoint-target-ports 70000",
         "epp --tls-cipher-suites TLS_NULL",
         "epp stray",
     ] {
@@ -143,6 +146,8 @@ fn what_is_asked_for_and_not_done_is_told() {
     let warnings = |line: &str| parse(line).unwrap().flags.warnings();
     assert_eq!(warnings("epp --health-checking --tls-min-version VersionTLS12"), Vec::<String>::new());
     assert_eq!(warnings("epp --enable-cert-reload --cert-path /certs"), Vec::<String>::new());
+    assert_eq!(warnings("epp --endpoint-selector a=b --endpoint-target-ports 1"), Vec::<String>::new());
+    assert!(warnings("epp --pool-name lab --endpoint-target-ports 1")[0].contains("--endpoint-target-ports"));
     for (line, flag) in [
         ("epp --health-checking=false", "--health-checking"),
         ("epp --enable-cert-reload", "--cert-path"),

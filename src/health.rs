@@ -13,10 +13,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 /// to be killed for it.
 const LIVENESS: &str = "liveness";
 
-/// Whether the process wants traffic; stages follow each other in this order.
+/// Whether the process wants traffic; stages follow each other in this order, but that a pool may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The pool is not known yet.
+    /// The pool is not known yet, or not there any more.
     Starting,
     Serving,
     /// Still serving, but others should be asked.
@@ -36,9 +36,28 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// The pool is known, be it that it is empty, and every port is open.
-    pub(crate) fn start_serving(&self) {
-        self.0.send_replace(Stage::Serving);
+    /// Every port is open, and the pool is known, be it that it is empty; or it is not any more. Who drains goes on with
+    /// that.
+    pub(crate) fn set_pool_known(&self, known: bool) {
+        self.0.send_if_modified(|stage| {
+            let next = match (*stage, known) {
+                (Stage::Starting, true) => Stage::Serving,
+                (Stage::Serving, false) => Stage::Starting,
+                (as_before, _) => as_before,
+            };
+            std::mem::replace(stage, next) != next
+        });
+    }
+
+    /// Goes by `known`, until nobody tells any more.
+    pub(crate) async fn follow(self, mut known: watch::Receiver<bool>) {
+        loop {
+            let is_known = *known.borrow_and_update();
+            self.set_pool_known(is_known);
+            if known.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     pub(crate) fn start_draining(&self) {
@@ -158,7 +177,7 @@ mod tests {
             assert_eq!(check(&health, LIVENESS).await, ServingStatus::Serving);
         };
         expect(ServingStatus::NotServing).await;
-        readiness.start_serving();
+        readiness.set_pool_known(true);
         expect(ServingStatus::Serving).await;
         readiness.start_draining();
         expect(ServingStatus::NotServing).await;
@@ -173,15 +192,38 @@ mod tests {
         let mut updates = watch(&health, "").await;
         assert_eq!(news(&mut updates), Some(Ok(ServingStatus::NotServing)));
         assert_eq!(news(&mut updates), None);
-        readiness.start_serving();
+        readiness.set_pool_known(true);
         assert_eq!(news(&mut updates), Some(Ok(ServingStatus::Serving)));
-        readiness.start_serving();
+        readiness.set_pool_known(true);
         assert_eq!(news(&mut updates), None, "nothing has changed");
         readiness.start_draining();
         assert_eq!(news(&mut updates), Some(Ok(ServingStatus::NotServing)));
         readiness.stop();
         assert_eq!(news(&mut updates), Some(Err(tonic::Code::Unavailable)));
         assert!(updates.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn readiness_goes_with_the_pool_and_comes_back_with_it_but_not_while_draining() {
+        let health = service();
+        let readiness = health.readiness.clone();
+        for (known, expected) in
+            [(false, ServingStatus::NotServing), (true, ServingStatus::Serving), (false, ServingStatus::NotServing)]
+        {
+            readiness.set_pool_known(known);
+            assert_eq!(check(&health, "readiness").await, expected, "{known}");
+            assert_eq!(check(&health, LIVENESS).await, ServingStatus::Serving, "{known}");
+        }
+        let (sender, known) = watch::channel(true);
+        let mut following = Box::pin(readiness.clone().follow(known));
+        assert!((&mut following).now_or_never().is_none());
+        assert_eq!(check(&health, "").await, ServingStatus::Serving);
+        readiness.start_draining();
+        for known in [false, true] {
+            sender.send_replace(known);
+            assert!((&mut following).now_or_never().is_none());
+            assert_eq!(check(&health, "").await, ServingStatus::NotServing);
+        }
     }
 
     #[tokio::test]

@@ -7,16 +7,19 @@ mod debug;
 #[cfg(test)]
 mod deploy_tests;
 mod descriptors;
+mod environment;
 mod flags;
 #[cfg(test)]
 mod flags_page;
 mod health;
 mod http_port;
 mod in_force;
+mod kubernetes;
 mod listen;
 mod logging;
 mod memory;
 mod metrics_server;
+mod objectives;
 mod pool_view;
 mod reload;
 mod rendering;

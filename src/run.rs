@@ -11,6 +11,7 @@ use sluice_follow::FollowedFile;
 use sluice_plugins::BUILTIN;
 use tokio::runtime::{Handle, Runtime};
 
+use crate::environment::Environment;
 use crate::flags::{CommandLine, ConfigSource, Flags, Task};
 use crate::in_force::{InForce, Shown, sha256};
 use crate::reload::Reloading;
@@ -24,9 +25,6 @@ use crate::{check, logging, reload};
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub(crate) const EXIT_SETUP: u8 = 64;
 pub(crate) const EXIT_FAILURE: u8 = 1;
-
-pub(crate) const NO_ENDPOINTS: &str = "no source of endpoints: name a file-discovery plugin in dataLayer.discovery.pluginRef (endpoints from Kubernetes are \
-     not available in this version)";
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +43,7 @@ impl Failure {
 }
 
 pub(crate) fn main() -> ExitCode {
-    let line = match CommandLine::parse(std::env::args_os()) {
+    let mut line = match CommandLine::parse(std::env::args_os()) {
         Ok(line) => line,
         Err(error) => {
             // Where there is no terminal to print to, the exit code has to do.
@@ -53,6 +51,7 @@ pub(crate) fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_SETUP) } else { ExitCode::SUCCESS };
         }
     };
+    line.flags.environment = Environment::read();
     if line.task == Task::Check {
         return check::run(&line);
     }
@@ -131,8 +130,10 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
         reload::start(reloading, file, source, &tasks)?;
     }
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
-    let (admission, view) = (standing.admission.clone(), standing.view.clone());
-    Ok(Parts { flags: flags.clone(), service, max_reply, tls, registry, admission, view, in_force, tasks })
+    let (admission, view, pool_known) =
+        (standing.admission.clone(), standing.view.clone(), standing.pool_known.clone());
+    let flags = flags.clone();
+    Ok(Parts { flags, service, max_reply, tls, registry, admission, view, pool_known, in_force, tasks })
 }
 
 /// The file whose changes are to be followed. A pipe, as of a shell's `<(...)`, can be read once only.

@@ -9,7 +9,7 @@ use sluice_extproc::Service;
 use sluice_flow::Signal;
 use sluice_router::admission::Admission;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
@@ -39,6 +39,8 @@ pub(crate) struct Parts {
     pub(crate) registry: Registry,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
+    /// Whether there is a pool and everything about it is known, where that may change; else it is.
+    pub(crate) pool_known: Option<watch::Receiver<bool>>,
     pub(crate) in_force: InForce,
     pub(crate) tasks: Tasks,
 }
@@ -55,7 +57,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_reply, tls, registry, admission, view, in_force, tasks } = parts;
+    let Parts { flags, service, max_reply, tls, registry, admission, view, pool_known, in_force, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -82,7 +84,10 @@ pub(crate) async fn serve(
         // A dropped sender also means stop.
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     tokio::pin!(server);
-    readiness.start_serving();
+    match pool_known {
+        Some(known) => tasks.spawn("readiness", Criticality::Critical, readiness.clone().follow(known)),
+        None => readiness.set_pool_known(true),
+    }
     let (ext_proc, health, metrics) = addresses;
     tracing::info!(%ext_proc, %health, %metrics, tls = flags.secure_serving, "serving");
 

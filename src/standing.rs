@@ -11,13 +11,18 @@ use sluice_data::{EndpointTable, Scraper};
 use sluice_extproc::{Metrics, Service};
 use sluice_flow::Signal;
 use sluice_router::admission::Admission;
-use sluice_router::{FlowCollector, FlowDurations, Gatekeeper, Router, RouterParts, SheddingGate, TenantLabels};
+use sluice_router::{
+    FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SheddingGate, TenantLabels,
+};
+use tokio::sync::watch;
 
 use crate::flags::Flags;
+use crate::kubernetes::Target;
+use crate::objectives::ObjectivesInForce;
 use crate::pool_view::PoolView;
-use crate::run::{Failure, NO_ENDPOINTS};
+use crate::run::Failure;
 use crate::scraping::{self, Connections};
-use crate::{descriptors, terms};
+use crate::{descriptors, kubernetes, terms};
 
 /// The pool, the engine with everything that waits and runs, and what counts it.
 ///
@@ -31,6 +36,9 @@ pub(crate) struct Standing {
     clock: Arc<SystemClock>,
     table: Arc<EndpointTable>,
     tenants: TenantLabels,
+    objectives: ObjectivesInForce,
+    /// Whether there is a pool and everything about it is known; none where that does not change.
+    pub(crate) pool_known: Option<watch::Receiver<bool>>,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
     durations: Option<FlowDurations>,
@@ -45,15 +53,19 @@ impl Standing {
         assembled: &Assembled,
         tasks: &Tasks,
     ) -> Result<Self, Failure> {
-        let Some(discovery) = assembled.discovery.clone() else {
-            return Err(Failure::setup(NO_ENDPOINTS));
+        let target = match &assembled.discovery {
+            Some(_) => None,
+            None => Some(Target::of(flags).map_err(Failure::setup)?),
         };
         let clock = Arc::new(SystemClock::start());
         let tenants = TenantLabels::new(terms::max_tenants(&assembled.settings), clock.clone());
         let table = Arc::new(EndpointTable::default());
-        discovery.start(&table, tasks).map_err(|error| Failure::setup(error.to_string()))?;
+        if let Some(discovery) = assembled.discovery.clone() {
+            discovery.start(&table, tasks).map_err(|error| Failure::setup(error.to_string()))?;
+        }
         let flow_control = assembled.flow_control.clone();
         check_descriptors(flow_control.as_ref());
+        let desired = flow_control.as_ref().map(|flow_control| flow_control.desired.clone()).unwrap_or_default();
         let admission = flow_control.map(|flow_control| start_admission(flow_control, clock.clone(), &table, tasks));
         let scraper = scraping::connect(&Connections {
             flags,
@@ -65,11 +77,29 @@ impl Standing {
             legacy_names: assembled.settings.metrics.legacy_names,
             tasks,
         })?;
-        let mut standing =
-            Self { flags: flags.clone(), clock, table, tenants, admission, view: None, durations: None, scraper };
+        let configured = terms::objectives(&assembled.settings);
+        let objectives = ObjectivesInForce::new(configured, desired, admission.clone());
+        let mut standing = Self {
+            flags: flags.clone(),
+            clock,
+            table,
+            tenants,
+            objectives,
+            pool_known: None,
+            admission,
+            view: None,
+            durations: None,
+            scraper,
+        };
         standing.measure(registry, assembled).context("registering metrics")?;
         standing.scrape(assembled).map_err(Failure::setup)?;
+        standing.pool_known = target.map(|target| standing.follow_kubernetes(target, tasks)).transpose()?;
         Ok(standing)
+    }
+
+    fn follow_kubernetes(&self, target: Target, tasks: &Tasks) -> Result<watch::Receiver<bool>, Failure> {
+        let known = kubernetes::start(target, Arc::clone(&self.table), self.objectives.clone(), tasks);
+        known.map_err(|error| Failure::setup(format!("no access to a Kubernetes API server: {error:#}")))
     }
 
     fn measure(&mut self, registry: &Registry, assembled: &Assembled) -> Result<(), prometheus::Error> {
@@ -108,10 +138,15 @@ impl Standing {
         if let Some(view) = &self.view {
             view.set_producer(&assembled.load_producer);
         }
-        // The engine first, so that it knows the bands of the first stream that comes after.
-        if let (Some(admission), Some(FlowControl { config, desired })) = (&self.admission, &assembled.flow_control) {
-            admission.observe(Signal::Reload { config: Box::new(config.clone()), desired: Some(desired.clone()) });
-        }
+        let configured = terms::objectives(&assembled.settings);
+        let desired = assembled.flow_control.as_ref().map(|flow_control| flow_control.desired.clone());
+        self.objectives.reconfigure(configured, desired.unwrap_or_default(), |desired| {
+            // Before the first stream that comes after, so that the engine knows its band.
+            if let (Some(admission), Some(flow_control)) = (&self.admission, &assembled.flow_control) {
+                let config = Box::new(flow_control.config.clone());
+                admission.observe(Signal::Reload { config, desired: Some(desired) });
+            }
+        });
         service.reconfigure(router, terms::service_settings(assembled, &self.flags));
         Ok(())
     }
@@ -126,7 +161,7 @@ impl Standing {
         let router = Router::new(RouterParts {
             table: Arc::clone(&self.table),
             scheduler: scheduler.clone(),
-            identities: terms::identities(settings, tenant_headers),
+            identities: Identities::sharing(terms::identity_rules(settings, tenant_headers), self.objectives.shared()),
             gatekeeper,
             estimate: *token_estimate,
             admit_header_only: terms::admit_header_only(settings),

@@ -8,7 +8,7 @@ use sluice_core::Priority;
 use sluice_extproc::{Bodies, MidStream, RefusalStyle, ServiceSettings};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, SaturationDetector};
 use sluice_flow::{Config, EndpointKey, Stages};
-use sluice_router::{Identities, IdentityRules};
+use sluice_router::{IdentityRules, Objectives};
 
 use crate::flags::Flags;
 use crate::memory;
@@ -48,16 +48,19 @@ pub(crate) fn service_settings(assembled: &Assembled, flags: &Flags) -> ServiceS
 }
 
 /// Who a request is from.
-pub(crate) fn identities(settings: &Settings, tenant_headers: &[String]) -> Identities {
-    let rules = IdentityRules {
+pub(crate) fn identity_rules(settings: &Settings, tenant_headers: &[String]) -> IdentityRules {
+    IdentityRules {
         only_vouched: settings.trust.source == TrustSource::Metadata,
         default_objective: settings.default_objective.clone(),
         refuse_unknown: settings.unknown_objective == UnknownObjective::Reject,
         tenant_headers: tenant_headers.to_vec(),
-    };
+    }
+}
+
+/// The objectives of the configuration.
+pub(crate) fn objectives(settings: &Settings) -> Objectives {
     let objectives = settings.objectives.iter();
-    let objectives = objectives.map(|objective| (objective.name.clone(), Priority(objective.priority))).collect();
-    Identities::new(rules, objectives)
+    objectives.map(|objective| (objective.name.clone(), Priority(objective.priority))).collect()
 }
 
 /// Requests without a body are admitted and counted like any other.

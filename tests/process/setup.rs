@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::support::{arguments, directory, run};
+use crate::support::{EPP, arguments, directory, run};
 
 #[test]
 fn a_mistake_in_the_setup_is_named_and_ends_it_with_64() {
@@ -61,5 +61,23 @@ fn an_endpoint_file_that_is_no_good_is_named_and_ends_it_with_64() {
         let (code, log) = run(&arguments(&directory));
         assert_eq!(code, Some(64), "{name}: {log}");
         assert!(log.contains("endpoints.yaml"), "{name}: {log}");
+    }
+}
+
+#[test]
+fn without_a_source_of_endpoints_that_can_be_asked_it_ends_with_64() {
+    let cases: [(&[&str], &str); 3] = [
+        (&[], "no source of endpoints"),
+        (&["--pool-name=a", "--endpoint-selector=b", "--endpoint-target-ports=1"], "exclude each other"),
+        (&["--pool-name=a"], "no access to a Kubernetes API server"),
+    ];
+    for (given, named) in cases {
+        let mut command = Command::new(EPP);
+        command.args(["--listen-address=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]);
+        command.args(given).env("KUBECONFIG", "/nowhere/config").env_remove("KUBERNETES_SERVICE_HOST");
+        let output = command.output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{log}");
+        assert!(log.contains(named), "{log}");
     }
 }

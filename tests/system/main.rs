@@ -22,6 +22,8 @@
 //! | connections to the picker: TLS, plaintext, health, drain | `picker_connection`, `drain` |
 //! | upgrades to another protocol | `upgrades` |
 //! | another configuration while requests wait and run | `reload` |
+//!
+//! What the product relies on in Kubernetes is shown in `kubernetes`, with an API server that is made for it.
 
 mod bodies;
 mod causes;
@@ -31,6 +33,7 @@ mod envoy;
 mod eviction;
 mod flow;
 mod headers;
+mod kubernetes;
 mod limits;
 mod many;
 mod picker_connection;

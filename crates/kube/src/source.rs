@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1 as core;
@@ -22,6 +24,9 @@ pub enum Membership {
     /// A label selector in the form the API server takes, and the ports of each pod.
     Selector { selector: String, ports: TargetPorts },
 }
+
+/// A connection on which nothing has come for so long is dead: servers end a watch before that, and ask for the next.
+const LONGEST_SILENCE: Duration = Duration::from_secs(300);
 
 /// There is no way to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +53,12 @@ impl std::fmt::Debug for Kubernetes {
 impl Kubernetes {
     /// The server of `$KUBECONFIG`, of `~/.kube/config`, or of the cluster that the process runs in. It is not asked yet.
     pub async fn find() -> Result<Self, AccessError> {
-        let config = Config::infer().await?;
+        Self::at(Config::infer().await?)
+    }
+
+    /// The server that `config` tells of.
+    pub fn at(mut config: Config) -> Result<Self, AccessError> {
+        config.read_timeout.get_or_insert(LONGEST_SILENCE);
         let namespace = config.default_namespace.clone();
         Ok(Self { client: Client::try_from(config)?, namespace })
     }

@@ -46,11 +46,28 @@ pub struct IdentityRules {
     pub tenant_headers: Vec<String>,
 }
 
-/// Resolves identities. The objectives may change at any time; a request sees one state of them.
+/// Objectives that may change at any time; a request sees one state of them. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct SharedObjectives(Arc<ArcSwap<Objectives>>);
+
+impl From<Objectives> for SharedObjectives {
+    fn from(objectives: Objectives) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(objectives)))
+    }
+}
+
+impl SharedObjectives {
+    /// Puts other objectives in force, for requests that come from now on.
+    pub fn replace(&self, objectives: Objectives) {
+        self.0.store(Arc::new(objectives));
+    }
+}
+
+/// Resolves identities.
 #[derive(Debug, Default)]
 pub struct Identities {
     rules: IdentityRules,
-    objectives: ArcSwap<Objectives>,
+    objectives: SharedObjectives,
     unknown: UnknownNames,
 }
 
@@ -63,12 +80,12 @@ pub struct Resolved {
 
 impl Identities {
     pub fn new(rules: IdentityRules, objectives: Objectives) -> Self {
-        Self { rules, objectives: ArcSwap::from_pointee(objectives), unknown: UnknownNames::default() }
+        Self::sharing(rules, objectives.into())
     }
 
-    /// Puts other objectives in force, for requests that come from now on.
-    pub fn replace_objectives(&self, objectives: Objectives) {
-        self.objectives.store(Arc::new(objectives));
+    /// By objectives that others may replace.
+    pub fn sharing(rules: IdentityRules, objectives: SharedObjectives) -> Self {
+        Self { rules, objectives, unknown: UnknownNames::default() }
     }
 
     pub(crate) fn resolve(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Resolved, Rejection> {
@@ -88,7 +105,7 @@ impl Identities {
 
     /// A `name` that is not text is one that nobody has defined.
     fn priority(&self, name: Option<&[u8]>) -> Result<(Priority, bool), Rejection> {
-        let objectives = self.objectives.load();
+        let objectives = self.objectives.0.load();
         let defined = |name| objectives.get(std::str::from_utf8(name).ok()?).copied();
         if let Some(priority) = name.and_then(defined) {
             return Ok((priority, false));
@@ -253,8 +270,9 @@ mod tests {
 
     #[test]
     fn new_objectives_count_at_once() {
-        let identities = identities(IdentityRules::default());
-        identities.replace_objectives([("premium".to_owned(), Priority(7))].into());
+        let objectives = SharedObjectives::default();
+        let identities = Identities::sharing(IdentityRules::default(), objectives.clone());
+        objectives.replace([("premium".to_owned(), Priority(7))].into());
         let lines = headers(&[("x-llm-d-inference-objective", b"premium")]);
         assert_eq!(identities.resolve(&lines, None).unwrap().identity.priority, Priority(7));
     }

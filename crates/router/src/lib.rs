@@ -16,7 +16,9 @@ mod twin;
 pub use flow_durations::FlowDurations;
 pub use flow_metrics::{FlowCollector, FlowSnapshot, FlowState};
 pub use gatekeeper::{Gatekeeper, SheddingGate};
-pub use identity::{DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Resolved, Vouched};
+pub use identity::{
+    DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Resolved, SharedObjectives, Vouched,
+};
 pub use in_flight::InFlight;
 pub use per_tenant::PerTenant;
 pub use rejection::Rejection;

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,6 +67,11 @@ struct Record {
 
 impl CountingUpstream {
     pub fn start() -> Result<Self> {
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    /// At a loopback address of the caller's choice.
+    pub fn start_at(address: SocketAddr) -> Result<Self> {
         let released = Semaphore::new(0);
         let record = Arc::new(Record {
             clock: SystemClock::start(),
@@ -76,7 +81,7 @@ impl CountingUpstream {
             silent: AtomicBool::new(false),
         });
         let router = Router::new().route("/metrics", get(metrics)).fallback(answer).with_state(Arc::clone(&record));
-        Ok(Self { server: ServerThread::start(router)?, record })
+        Ok(Self { server: ServerThread::start_at(address, router)?, record })
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -5,6 +5,7 @@
 //! side. And nothing outlives the process that started it, however that ends: see [`Process`].
 
 mod address;
+pub mod apiserver;
 pub mod batch;
 mod burst;
 pub mod client;
@@ -35,6 +36,7 @@ mod wait;
 pub mod workspace;
 
 pub use address::unused_address;
+pub use apiserver::{ApiServer, Resource};
 pub use burst::{Burst, BurstReport, BurstServer};
 pub use client::{Protocol, SseEvents};
 pub use counting::{CountingUpstream, HOLD_HEADER, STREAM_HEADER, TAG_HEADER, Visit, VisitEnd};

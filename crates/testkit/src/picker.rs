@@ -35,8 +35,25 @@ impl Picker {
         let mut command = Command::new(program);
         command.arg("--config-file").arg(config);
         command.args(["--pool-name", "test-pool", "--pool-namespace", "test"]);
-        command.args(["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]);
         command.args(arguments);
+        Self::start_command(command).await
+    }
+
+    /// The same with the API server that `kubeconfig` names, where `arguments` name the pool.
+    pub async fn start_in_cluster(
+        program: &Path,
+        config: &Path,
+        kubeconfig: &Path,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("--config-file").arg(config).args(arguments);
+        command.env("KUBECONFIG", kubeconfig).env_remove("NAMESPACE").env_remove("POD_NAME");
+        Self::start_command(command).await
+    }
+
+    async fn start_command(mut command: Command) -> Result<Self> {
+        command.args(["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]);
         let process = Process::spawn("epp", &command)?;
         let addresses = process.find_in_output(START_LIMIT, Addresses::in_log_line).await?;
         Ok(Self { process, addresses })

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use axum::Router;
 use tokio::sync::oneshot;
 
-/// A server on 127.0.0.1 with a thread of its own, so that it may serve several tests. Dropping it cuts all its
+/// A server on a loopback address with a thread of its own, so that it may serve several tests. Dropping it cuts all its
 /// connections.
 #[derive(Debug)]
 pub(crate) struct ServerThread {
@@ -16,7 +16,11 @@ pub(crate) struct ServerThread {
 
 impl ServerThread {
     pub(crate) fn start(router: Router) -> Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a server of the test")?;
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), router)
+    }
+
+    pub(crate) fn start_at(address: SocketAddr, router: Router) -> Result<Self> {
+        let listener = std::net::TcpListener::bind(address).context("binding a server of the test")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

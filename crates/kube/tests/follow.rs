@@ -1,0 +1,230 @@
+//! What a follower of the pool knows, whatever the API server does: a real client, a server that is made for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+use sluice_kube::{Index, Kubernetes, Membership, PoolId, TargetPorts};
+use sluice_testkit::apiserver::{objective, pod, pool};
+use sluice_testkit::{ApiServer, Resource};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Longer than anything takes on a busy machine, attempts that are repeated included.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What is known: endpoints as `name address`, priorities, and whether that is all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Known {
+    endpoints: Vec<String>,
+    priorities: BTreeMap<String, i32>,
+    complete: bool,
+}
+
+impl Known {
+    fn of(index: &Index) -> Self {
+        let endpoints = index.endpoints();
+        let mut endpoints: Vec<_> = endpoints.iter().map(|spec| format!("{} {}", spec.id.name, spec.address)).collect();
+        endpoints.sort();
+        let priorities = index.objectives().priorities.into_iter();
+        let priorities = priorities.map(|(name, priority)| (name, priority.0)).collect();
+        Self { endpoints, priorities, complete: index.is_complete() }
+    }
+}
+
+struct Followed {
+    server: ApiServer,
+    known: watch::Receiver<Known>,
+    _follower: JoinSet<()>,
+}
+
+impl Followed {
+    /// A server with the pool `chat` of `app=vllm` on port 8000 and one pod.
+    fn of_pool() -> Result<Self> {
+        let server = ApiServer::start()?;
+        server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000]));
+        server.apply(Resource::POD, pod("a", "10.0.0.1", &json!({"app": "vllm"})));
+        Self::start(server, Membership::Pool)
+    }
+
+    fn start(server: ApiServer, membership: Membership) -> Result<Self> {
+        let mut config = kube::Config::new(server.url().parse()?);
+        config.default_namespace = "test".into();
+        let kubernetes = Kubernetes::at(config)?;
+        let id = PoolId {
+            namespace: kubernetes.namespace().to_owned(),
+            name: "chat".into(),
+            group: "inference.networking.k8s.io".into(),
+        };
+        let (sender, known) = watch::channel(Known::default());
+        let mut follower = JoinSet::new();
+        follower.spawn(kubernetes.follow(id, membership, move |index| drop(sender.send_replace(Known::of(index)))));
+        Ok(Self { server, known, _follower: follower })
+    }
+
+    async fn wait(&self, what: impl FnMut(&Known) -> bool) -> Result<Known> {
+        let mut known = self.known.clone();
+        let waited = tokio::time::timeout(LIMIT, known.wait_for(what)).await;
+        let Ok(known) = waited else { bail!("waited in vain, what is known is {:?}", self.known.borrow()) };
+        Ok(known.context("the follower has ended")?.clone())
+    }
+
+    async fn wait_for_endpoints(&self, expected: &[&str]) -> Result<()> {
+        self.wait(|known| known.endpoints == expected).await.map(drop)
+    }
+
+    async fn wait_for_priority(&self, name: &str, priority: i32) -> Result<()> {
+        self.wait(|known| known.priorities.get(name) == Some(&priority)).await.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_is_known_and_every_change_follows() {
+    let followed = Followed::of_pool().unwrap();
+    let known = followed.wait(|known| known.complete).await.unwrap();
+    let endpoints = vec!["a-rank-0 10.0.0.1:8000".to_owned()];
+    assert_eq!(known, Known { endpoints, priorities: BTreeMap::new(), complete: true });
+
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", 7));
+    followed.server.apply(Resource::OLDER_OBJECTIVE, objective("older", "chat", 1));
+    followed.wait_for_priority("batch", 7).await.unwrap();
+    followed.wait_for_priority("older", 1).await.unwrap();
+
+    followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", "b-rank-0 10.0.0.2:8000"]).await.unwrap();
+    followed.server.delete(Resource::POD, "a");
+    followed.wait_for_endpoints(&["b-rank-0 10.0.0.2:8000"]).await.unwrap();
+    followed.server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000, 8001]));
+    followed.wait_for_endpoints(&["b-rank-0 10.0.0.2:8000", "b-rank-1 10.0.0.2:8001"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn only_pods_of_the_pool_are_asked_for_and_another_selector_asks_for_others() {
+    let followed = Followed::of_pool().unwrap();
+    followed.server.apply(Resource::POD, pod("other", "10.0.0.9", &json!({"app": "redis"})));
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000"]).await.unwrap();
+    followed.server.apply(Resource::POD, pod("a", "10.0.0.1", &json!({"app": "redis"})));
+    followed.wait_for_endpoints(&[]).await.unwrap();
+    followed.server.apply(Resource::POOL, pool("chat", &json!({"app": "redis"}), &[8000]));
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", "other-rank-0 10.0.0.9:8000"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_or_is_too_old_loses_nothing() {
+    let mut followed = Followed::of_pool().unwrap();
+    followed.wait(|known| known.complete).await.unwrap();
+    for (round, forgets) in [false, true, true].into_iter().enumerate() {
+        if forgets {
+            followed.server.go_away();
+        } else {
+            followed.server.end_watches();
+        }
+        let (name, ip) = (format!("b{round}"), format!("10.0.1.{round}"));
+        followed.server.apply(Resource::POD, pod(&name, &ip, &json!({"app": "vllm"})));
+        followed.server.delete(Resource::POD, &format!("b{}", round.wrapping_sub(1)));
+        if forgets {
+            // The version from which the watch wants to go on is not there any more.
+            followed.server.forget_history();
+            followed.server.come_back().await.unwrap();
+        }
+        followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", &format!("{name}-rank-0 {ip}:8000")]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn while_the_server_is_away_everything_stays_and_afterwards_it_is_as_the_server_has_it() {
+    let mut followed = Followed::of_pool().unwrap();
+    let before = followed.wait(|known| known.complete).await.unwrap();
+    followed.server.go_away();
+    followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
+    followed.server.delete(Resource::POD, "a");
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*followed.known.borrow(), before);
+    followed.server.come_back().await.unwrap();
+    followed.wait_for_endpoints(&["b-rank-0 10.0.0.2:8000"]).await.unwrap();
+    followed.wait_for_priority("batch", -10).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_slow_or_comes_late_is_waited_for() {
+    let mut server = ApiServer::start().unwrap();
+    server.set_delay(Duration::from_millis(300));
+    server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000]));
+    server.go_away();
+    let mut followed = Followed::start(server, Membership::Pool).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(*followed.known.borrow(), Known::default());
+    followed.server.come_back().await.unwrap();
+    let known = followed.wait(|known| known.complete).await.unwrap();
+    assert_eq!(known.endpoints, [""; 0], "a pool may be empty");
+}
+
+#[tokio::test]
+async fn objectives_that_are_not_installed_or_not_allowed_are_done_without_and_asked_for_again() {
+    let server = ApiServer::start().unwrap();
+    server.set_installed(Resource::OBJECTIVE, false);
+    server.set_allowed(Resource::OLDER_OBJECTIVE, false);
+    server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000]));
+    server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    server.apply(Resource::OLDER_OBJECTIVE, objective("older", "chat", 1));
+    let followed = Followed::start(server, Membership::Pool).unwrap();
+    let known = followed.wait(|known| known.complete).await.unwrap();
+    assert!(known.priorities.is_empty());
+    followed.server.set_installed(Resource::OBJECTIVE, true);
+    followed.server.set_allowed(Resource::OLDER_OBJECTIVE, true);
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    followed.wait_for_priority("older", 1).await.unwrap();
+    followed.server.set_installed(Resource::OBJECTIVE, false);
+    followed.wait(|known| !known.priorities.contains_key("batch")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pool_that_goes_takes_its_endpoints_along_and_a_new_one_brings_its_own() {
+    let followed = Followed::of_pool().unwrap();
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000"]).await.unwrap();
+    followed.server.delete(Resource::POOL, "chat");
+    let known = followed.wait(|known| !known.complete).await.unwrap();
+    assert_eq!(known.endpoints, [""; 0]);
+    followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
+    followed.server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[9000]));
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:9000", "b-rank-0 10.0.0.2:9000"]).await.unwrap();
+    let known = followed.wait(|known| known.complete).await.unwrap();
+    assert_eq!(known.priorities, BTreeMap::from([("batch".into(), -10)]));
+}
+
+#[tokio::test]
+async fn each_way_to_name_members_asks_for_what_it_needs_and_nothing_else() {
+    let followed = Followed::of_pool().unwrap();
+    followed.wait(|known| known.complete).await.unwrap();
+    sluice_testkit::eventually(LIMIT, "every watch is open", async || {
+        Ok((followed.server.requests().len() == 8).then_some(()))
+    })
+    .await
+    .unwrap();
+    let kinds = [
+        "/pods",
+        "inference.networking.k8s.io/inferencepools",
+        "inference.networking.x-k8s.io/inferenceobjectives",
+        "llm-d.ai/inferenceobjectives",
+    ];
+    let verbs = ["list", "watch"].into_iter();
+    let expected: Vec<String> = verbs.flat_map(|verb| kinds.map(|kind| format!("{verb} {kind}"))).collect();
+    assert_eq!(followed.server.requests().into_iter().collect::<Vec<_>>(), expected);
+
+    let server = ApiServer::start().unwrap();
+    server.apply(Resource::POD, pod("a", "10.0.0.1", &json!({"app": "vllm"})));
+    let selector = "app in (vllm, sglang),!gone".to_owned();
+    let ports = TargetPorts::new([8000]);
+    let selected = Followed::start(server, Membership::Selector { selector, ports }).unwrap();
+    selected.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000"]).await.unwrap();
+    selected.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "sglang"})));
+    selected.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", "b-rank-0 10.0.0.2:8000"]).await.unwrap();
+    assert!(selected.known.borrow().complete);
+    assert_eq!(selected.server.requests().into_iter().collect::<Vec<_>>(), ["list /pods", "watch /pods"]);
+}

@@ -1,0 +1,163 @@
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use self::store::Store;
+use crate::server_thread::ServerThread;
+use crate::{eventually, guardian};
+
+mod http;
+mod selector;
+mod store;
+
+/// Within which an address is free again.
+const RETURN_LIMIT: Duration = Duration::from_secs(20);
+/// The namespace that kubeconfigs of an [`ApiServer`] name.
+const NAMESPACE: &str = "test";
+
+/// A kind of object, as paths name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Resource {
+    /// Empty for the core group.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub plural: &'static str,
+    pub kind: &'static str,
+}
+
+impl Resource {
+    pub const POD: Self = Self { group: "", version: "v1", plural: "pods", kind: "Pod" };
+    pub const POOL: Self =
+        Self { group: "inference.networking.k8s.io", version: "v1", plural: "inferencepools", kind: "InferencePool" };
+    pub const OBJECTIVE: Self =
+        Self { group: "llm-d.ai", version: "v1alpha2", plural: "inferenceobjectives", kind: "InferenceObjective" };
+    /// Of the group that objectives had before.
+    pub const OLDER_OBJECTIVE: Self = Self { group: "inference.networking.x-k8s.io", ..Self::OBJECTIVE };
+
+    fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// A Kubernetes API server, as far as a picker asks one: lists and watches of namespaced objects, with resource
+/// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, and
+/// connections that break. Plain HTTP, and everything in memory.
+#[derive(Debug)]
+pub struct ApiServer {
+    address: SocketAddr,
+    store: Arc<Store>,
+    /// None while it is away.
+    server: Option<ServerThread>,
+    dir: TempDir,
+}
+
+impl ApiServer {
+    pub fn start() -> Result<Self> {
+        let store = Arc::new(Store::default());
+        let server = ServerThread::start(http::router(Arc::clone(&store)))?;
+        let (address, dir) = (server.address(), guardian::temporary_dir("kubeconfig-")?);
+        let this = Self { address, store, server: Some(server), dir };
+        std::fs::write(this.kubeconfig(), this.kubeconfig_text()).context("writing a kubeconfig")?;
+        Ok(this)
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// A file for `$KUBECONFIG`, which names the namespace `test`.
+    pub fn kubeconfig(&self) -> PathBuf {
+        Path::new(self.dir.path()).join("config")
+    }
+
+    fn kubeconfig_text(&self) -> String {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": NAMESPACE}}],
+            "users": [{"name": "test", "user": {}}],
+        })
+        .to_string()
+    }
+
+    /// Makes an object, or replaces the one of its name, which keeps its uid. What the server fills in need not be there.
+    pub fn apply(&self, resource: Resource, object: Value) {
+        self.store.apply(resource, object);
+    }
+
+    /// Removes an object, if it is there.
+    pub fn delete(&self, resource: Resource, name: &str) {
+        self.store.delete(resource, name);
+    }
+
+    /// Watches from before now are answered with 410.
+    pub fn forget_history(&self) {
+        self.store.forget_history();
+    }
+
+    /// Ends every watch, as servers do from time to time.
+    pub fn end_watches(&self) {
+        self.store.end_watches();
+    }
+
+    /// Cuts every connection and takes no other.
+    pub fn go_away(&mut self) {
+        self.server = None;
+    }
+
+    /// Is there again, under the same address and with the same objects.
+    pub async fn come_back(&mut self) -> Result<()> {
+        // A process that starts just now may hold the old listener for a moment, until it runs its own program.
+        let start = async || Ok(ServerThread::start_at(self.address, http::router(Arc::clone(&self.store))).ok());
+        self.server = Some(eventually(RETURN_LIMIT, "the address is free", start).await?);
+        Ok(())
+    }
+
+    /// Answers 404 for a kind, as if its definition were not installed; or no longer so.
+    pub fn set_installed(&self, resource: Resource, installed: bool) {
+        self.store.set_refusal(resource, (!installed).then_some(404));
+    }
+
+    /// Answers 403 for a kind; or no longer so.
+    pub fn set_allowed(&self, resource: Resource, allowed: bool) {
+        self.store.set_refusal(resource, (!allowed).then_some(403));
+    }
+
+    /// How long each list takes.
+    pub fn set_delay(&self, delay: Duration) {
+        self.store.set_delay(delay);
+    }
+
+    /// What has been asked for, each as `verb group/plural`.
+    pub fn requests(&self) -> BTreeSet<String> {
+        self.store.requests()
+    }
+}
+
+/// A ready pod at `ip`.
+pub fn pod(name: &str, ip: &str, labels: &Value) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"nodeName": "node"},
+        "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+/// An InferencePool of the pods with these labels.
+pub fn pool(name: &str, labels: &Value, ports: &[u16]) -> Value {
+    let ports: Vec<Value> = ports.iter().map(|port| json!({"number": port})).collect();
+    json!({"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "targetPorts": ports}})
+}
+
+/// An InferenceObjective for requests to `pool`.
+pub fn objective(name: &str, pool: &str, priority: i32) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"poolRef": {"name": pool}, "priority": priority}})
+}

@@ -1,0 +1,184 @@
+//! The pool as Kubernetes has it: which one, and how everything learns of its changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluice_core::{Criticality, Tasks};
+use sluice_data::EndpointTable;
+use sluice_kube::{Index, Kubernetes, Membership, Objectives, PoolId, TargetPorts};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::flags::Flags;
+use crate::objectives::ObjectivesInForce;
+
+/// As many ports as an InferencePool may have.
+const MOST_PORTS: usize = 8;
+
+/// What the command line says of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// None: that of the kubeconfig or of the service account.
+    pub(crate) namespace: Option<String>,
+    pub(crate) group: String,
+    pub(crate) membership: Membership,
+}
+
+impl Target {
+    /// Where the configuration names no other source of endpoints. An error is one mistake.
+    pub(crate) fn of(flags: &Flags) -> Result<Self, String> {
+        Ok(Self {
+            name: flags.pool_name().to_owned(),
+            namespace: flags.pool_namespace.clone().or_else(|| flags.environment.namespace.clone()),
+            group: flags.pool_group.clone(),
+            membership: membership(flags)?,
+        })
+    }
+}
+
+fn membership(flags: &Flags) -> Result<Membership, String> {
+    match (flags.names_pool(), &flags.endpoint_selector) {
+        (true, None) => Ok(Membership::Pool),
+        (false, Some(selector)) => {
+            let ports = flags.endpoint_target_ports.iter().flat_map(|ports| &ports.0);
+            let ports: BTreeSet<u16> = ports.copied().collect();
+            if ports.is_empty() || ports.len() > MOST_PORTS {
+                return Err(format!("--endpoint-selector needs 1 to {MOST_PORTS} ports in --endpoint-target-ports"));
+            }
+            let ports = flags.endpoint_target_ports.iter().flat_map(|ports| &ports.0);
+            Ok(Membership::Selector { selector: selector.clone(), ports: TargetPorts::new(ports.copied()) })
+        }
+        (true, Some(_)) => Err("--pool-name and --endpoint-selector exclude each other".to_owned()),
+        (false, None) => {
+            Err("no source of endpoints: name an InferencePool in --pool-name, pods in --endpoint-selector \
+                              and --endpoint-target-ports, or a file-discovery plugin in \
+                              dataLayer.discovery.pluginRef"
+                .to_owned())
+        }
+    }
+}
+
+/// Follows the pool. The receiver tells whether there is a pool and everything about it has been heard.
+pub(crate) fn start(
+    target: Target,
+    table: Arc<EndpointTable>,
+    objectives: ObjectivesInForce,
+    tasks: &Tasks,
+) -> anyhow::Result<watch::Receiver<bool>> {
+    let Target { name, namespace, group, membership } = target;
+    let kubernetes = Handle::current().block_on(Kubernetes::find())?;
+    let namespace = namespace.unwrap_or_else(|| kubernetes.namespace().to_owned());
+    tracing::info!(namespace, pool = name, ?membership, "following the pool in Kubernetes");
+    let (known, is_known) = watch::channel(false);
+    let mut follower = Follower { table, objectives, known, in_force: None, told: BTreeSet::new() };
+    let id = PoolId { namespace, name, group };
+    let body = kubernetes.follow(id, membership, move |index| follower.take_over(index));
+    tasks.spawn("kubernetes", Criticality::Critical, body);
+    Ok(is_known)
+}
+
+/// Hands over what is known of the pool.
+struct Follower {
+    table: Arc<EndpointTable>,
+    objectives: ObjectivesInForce,
+    known: watch::Sender<bool>,
+    in_force: Option<Objectives>,
+    /// What the log has said of objectives.
+    told: BTreeSet<(&'static str, String)>,
+}
+
+impl Follower {
+    fn take_over(&mut self, index: &Index) {
+        let objectives = index.objectives();
+        if self.in_force.as_ref() != Some(&objectives) {
+            self.tell("the objective is defined in both API groups, llm-d.ai counts", &objectives.defined_twice);
+            self.tell(
+                "the objective names the pool by another API group than --pool-group",
+                &objectives.of_other_group,
+            );
+            self.objectives.follow_kubernetes(objectives.priorities.clone());
+            self.in_force = Some(objectives);
+        }
+        self.table.replace(index.endpoints());
+        // Last, so that who is told finds everything in force.
+        let complete = index.is_complete();
+        if self.known.send_replace(complete) != complete {
+            self.tell_of_pool(complete);
+        }
+    }
+
+    fn tell(&mut self, what: &'static str, names: &BTreeSet<String>) {
+        for objective in names {
+            if self.told.insert((what, objective.clone())) {
+                tracing::warn!(objective, "{what}");
+            }
+        }
+    }
+
+    fn tell_of_pool(&self, complete: bool) {
+        if complete {
+            let endpoints = self.table.snapshot().endpoints().len();
+            let objectives = self.in_force.as_ref().map_or(0, |objectives| objectives.priorities.len());
+            tracing::info!(endpoints, objectives, "the pool is known");
+        } else {
+            tracing::warn!("there is no such pool any more: not ready until there is one again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::flags::CommandLine;
+
+    fn target(line: &[&str], environment: Environment) -> Result<Target, String> {
+        let mut flags = CommandLine::parse([&["epp"], line].concat()).unwrap().flags;
+        flags.environment = environment;
+        Target::of(&flags)
+    }
+
+    fn mistake(line: &[&str]) -> String {
+        target(line, Environment::default()).unwrap_err()
+    }
+
+    #[test]
+    fn a_pool_is_named_by_its_flags_and_its_namespace_by_the_first_who_knows_one() {
+        let environment = || Environment { namespace: Some("around".into()), pod_name: Some("picker-0".into()) };
+        let named = target(&["--pool-name", "chat", "--pool-namespace", "lab", "--pool-group", "g"], environment());
+        let expected = Target {
+            name: "chat".into(),
+            namespace: Some("lab".into()),
+            group: "g".into(),
+            membership: Membership::Pool,
+        };
+        assert_eq!(named, Ok(expected));
+        let around = target(&["--pool-name", "chat"], environment()).unwrap();
+        assert_eq!(around.namespace.as_deref(), Some("around"));
+        assert_eq!(around.group, "inference.networking.k8s.io");
+        assert_eq!(target(&["--pool-name", "chat"], Environment::default()).unwrap().namespace, None);
+    }
+
+    #[test]
+    fn pods_are_chosen_by_a_selector_with_ports_and_the_pool_is_called_by_the_workload() {
+        let line = ["--endpoint-selector", "app in (a,b)", "--endpoint-target-ports", "8001,8000, 8001"];
+        let environment = Environment { pod_name: Some("picker-0".into()), ..Environment::default() };
+        let target = target(&line, environment).unwrap();
+        let ports = TargetPorts::new([8001, 8000]);
+        assert_eq!(target.membership, Membership::Selector { selector: "app in (a,b)".into(), ports });
+        assert_eq!(target.name, "picker");
+    }
+
+    #[test]
+    fn what_is_missing_or_too_much_is_named() {
+        for flag in ["--pool-name", "--endpoint-selector", "dataLayer.discovery.pluginRef"] {
+            assert!(mistake(&[]).contains(flag), "{flag}");
+        }
+        let ports = ["--endpoint-target-ports", "1,2,3,4,5,6,7,8"];
+        assert!(mistake(&[&["--pool-name", "a", "--endpoint-selector", "b"], &ports[..]].concat()).contains("exclude"));
+        assert!(mistake(&["--endpoint-selector", "b"]).contains("--endpoint-target-ports"));
+        let too_many = ["--endpoint-selector", "b", "--endpoint-target-ports", "1,2,3,4,5,6,7,8,9"];
+        assert!(mistake(&too_many).contains("1 to 8"));
+    }
+}
