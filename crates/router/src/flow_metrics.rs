@@ -215,6 +215,9 @@ impl Page<'_> {
         self.counter("llm_d_epp_flow_control_revocations_total", help, &["outcome"], &ends);
         let help = "what the last eviction plan wanted back, in what the saturation counts";
         self.gauge("llm_d_epp_flow_control_reclaim_target", help, &[], &[(Vec::new(), stats.reclaim_target)]);
+        let stale = [(Vec::new(), float(stats.stale_endpoints.unwrap_or_default()))];
+        let help = "endpoints whose metrics are too old for the saturation detector to go by";
+        self.gauge("llm_d_epp_flow_control_stale_endpoints", help, &[], &stale);
         let pending = [(Vec::new(), float(outstanding))];
         let help = "requests that were told to make room, and are counted upon to end";
         self.gauge("llm_d_epp_flow_control_pending_reclaim", help, &[], &pending);
@@ -340,6 +343,14 @@ mod tests {
         let pool = || vec!["p".to_owned()];
         assert_eq!(rows(stats.clone(), "llm_d_epp_flow_control_reclaim_target"), [(pool(), 5.0)]);
         assert_eq!(rows(stats, "llm_d_epp_flow_control_pending_reclaim"), [(pool(), 3.0)]);
+    }
+
+    #[test]
+    fn endpoints_that_the_detector_cannot_go_by_are_counted() {
+        let stale =
+            |stale_endpoints| rows(Stats { stale_endpoints, ..idle() }, "llm_d_epp_flow_control_stale_endpoints");
+        assert_eq!(stale(Some(3)), [(vec!["p".to_owned()], 3.0)]);
+        assert_eq!(stale(None), [(vec!["p".to_owned()], 0.0)], "it does not ask them");
     }
 
     #[test]
