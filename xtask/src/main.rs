@@ -11,6 +11,7 @@ mod demo;
 mod deploy;
 mod fuzz;
 mod mutants;
+mod pages;
 mod soak;
 mod structure;
 mod templates;

@@ -8,6 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::pages;
+
 /// Crates whose logic is called without a runtime, and what they must therefore not list.
 const PURE: [&str; 6] =
     ["sluice-config", "sluice-core", "sluice-flow", "sluice-payload", "sluice-plugins", "sluice-schedule"];
@@ -55,11 +57,16 @@ pub(crate) fn findings(root: &Path) -> Result<Vec<String>> {
             findings.push(format!("{} does not inherit the workspace's lints", package.name));
         }
     }
+    let mut pages = BTreeMap::new();
     for path in written_files(root)? {
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        findings.extend(text_findings(&name, &text));
+        let name = path.strip_prefix(root).unwrap_or(&path);
+        findings.extend(text_findings(&name.display().to_string(), &text));
+        if path.extension().is_some_and(|extension| extension == "md") {
+            pages.insert(name.to_path_buf(), text);
+        }
     }
+    findings.extend(pages::findings(&pages, |path| root.join(path).exists()));
     Ok(findings)
 }
 
