@@ -150,8 +150,10 @@ impl Session {
                     self.reply_pieces(chunk, end_of_stream, Reply::RequestBody, actions);
                 }
             }
-            // An end that was told already.
-            RequestPhase::Sent(_) | RequestPhase::Routing(_) if chunk.is_empty() => {}
+            // An end that was told already, which a proxy in mode BUFFERED would want an answer to.
+            RequestPhase::Sent(_)
+            | RequestPhase::Routing(Routing { tail: Tail::Whole { .. } | Tail::Open { .. }, .. })
+                if chunk.is_empty() => {}
             // The rest of an upload that the response did not wait for.
             RequestPhase::Sent(_) if !matches!(self.response, ResponsePhase::Waiting) => {}
             RequestPhase::Over => {}

@@ -117,7 +117,11 @@ fn how_long_the_stream_of_an_event_stream_lives_is_told_where_its_body_passes_by
     let mut whole = Script::with_modes(Some(BYPASS));
     whole.chat().placed().response(&[(":status", "200"), ("content-type", "text/event-stream")], true);
     whole.ends(InboundEnd::Reset);
-    for script in [seen, json, error, whole] {
+    // It was there when its headers were.
+    let mut measured = Script::with_modes(Some(BYPASS));
+    let lines = [(":status", "200"), ("content-type", "text/event-stream"), ("content-length", "14")];
+    measured.chat().placed().response(&lines, false).ends(InboundEnd::Reset);
+    for script in [seen, json, error, whole, measured] {
         assert_eq!(script.passed_by, None);
     }
 }

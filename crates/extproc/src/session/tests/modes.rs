@@ -237,11 +237,13 @@ fn a_request_that_is_placed_without_its_body_has_a_timeout_like_any_other() {
 #[test]
 fn how_old_a_request_was_that_left_while_it_waited_is_told_where_the_proxy_has_a_clock() {
     for mode in [BodyMode::None, BodyMode::Streamed, BodyMode::Buffered] {
-        let mut script = request_of(mode);
-        script.wait(30).body(CHAT, true).wait(1_000).ends(InboundEnd::HalfClosed);
-        let since_headers = Duration::from_millis(1_030);
-        let expected = if mode == BodyMode::Buffered { Duration::from_secs(1) } else { since_headers };
-        assert_eq!(script.gave_up, Some(expected), "{mode:?}");
+        for end in [InboundEnd::HalfClosed, InboundEnd::Reset] {
+            let mut script = request_of(mode);
+            script.wait(30).body(CHAT, true).wait(1_000).ends(end);
+            let since_headers = Duration::from_millis(1_030);
+            let expected = if mode == BodyMode::Buffered { Duration::from_secs(1) } else { since_headers };
+            assert_eq!(script.gave_up, Some(expected), "{mode:?}, {end:?}");
+        }
     }
     let mut duplex = Script::new();
     duplex.chat().wait(1_000).ends(InboundEnd::HalfClosed);
