@@ -54,18 +54,20 @@ impl SheddingGate {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
-    use sluice_core::{EndpointId, EndpointUid, SystemClock};
-    use sluice_plugins::flow::ConcurrencyDetector;
+    use sluice_core::{EndpointId, EndpointUid, Scraped, SystemClock, Time};
+    use sluice_plugins::flow::{ConcurrencyDetector, UtilizationDetector};
 
     use super::*;
 
+    fn endpoint(name: &str) -> Arc<Endpoint> {
+        let (id, uid) = (EndpointId::new("default", name), EndpointUid(name.into()));
+        Arc::new(Endpoint::new(id, uid, ([127, 0, 0, 1], 8000).into(), BTreeMap::new()))
+    }
+
     #[test]
     fn only_the_given_endpoints_count() {
-        let endpoint = |name: &str| {
-            let (id, uid) = (EndpointId::new("default", name), EndpointUid(name.into()));
-            Arc::new(Endpoint::new(id, uid, ([127, 0, 0, 1], 8000).into(), BTreeMap::new()))
-        };
         let (busy, idle) = (endpoint("busy"), endpoint("idle"));
         assert!(busy.load().try_book(u64::MAX));
         let detector = ConcurrencyDetector { max_concurrency: 1, ..ConcurrencyDetector::default() };
@@ -74,5 +76,23 @@ mod tests {
         assert!(!gate.is_saturated([&idle]));
         assert!(!gate.is_saturated([&busy, &idle]), "half of what they can take");
         assert!(gate.is_saturated([]));
+    }
+
+    #[test]
+    fn what_endpoints_say_of_themselves_counts_while_it_is_fresh() {
+        let clock = Arc::new(SystemClock::start());
+        let say = |endpoint: &Endpoint, began, waiting| {
+            endpoint.set_scraped(Scraped { waiting: Some(waiting), ..Scraped::at(began) });
+        };
+        let gate = SheddingGate::new(Arc::new(UtilizationDetector::default()), Arc::clone(&clock) as Arc<dyn Clock>);
+        let endpoint = endpoint("a");
+        assert!(gate.is_saturated([&endpoint]), "it has said nothing");
+        say(&endpoint, clock.now(), 4);
+        assert!(!gate.is_saturated([&endpoint]));
+        say(&endpoint, clock.now(), 5);
+        assert!(gate.is_saturated([&endpoint]));
+        let detector = UtilizationDetector { staleness: Duration::ZERO, ..UtilizationDetector::default() };
+        say(&endpoint, Time::ZERO, 0);
+        assert!(SheddingGate::new(Arc::new(detector), clock).is_saturated([&endpoint]), "it was long ago");
     }
 }

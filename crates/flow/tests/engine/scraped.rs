@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_core::{Scraped, Time};
 use sluice_flow::{Effect, EndpointKey, Signal, Start, Ticket};
-use sluice_plugins::flow::{StalenessPolicy, UtilizationDetector};
+use sluice_plugins::flow::{Aggregation, StalenessPolicy, UtilizationDetector};
 
 use crate::harness::rig::{Rig, ask, evicting, granted, plain, pool, revoked};
 
@@ -186,8 +186,8 @@ fn a_detector_that_takes_over_knows_what_has_just_been_sent() {
 }
 
 /// A pool that is full of sheddable work: 2 run and 5 wait.
-fn full_of_batch() -> (Rig, Vec<Ticket>) {
-    let mut rig = Rig::new(evicting(going_by_scrapes(UtilizationDetector::default())), &[1]);
+fn full_of_batch(detector: UtilizationDetector) -> (Rig, Vec<Ticket>) {
+    let mut rig = Rig::new(evicting(going_by_scrapes(detector)), &[1]);
     say(&mut rig, 0, &sample(0, 0, 0));
     let mut batch: Vec<_> = (0..2).map(|_| rig.run_on(0, ask("batch", -1))).collect();
     say(rig.at_millis(50), 0, &sample(50, 0, 2));
@@ -198,7 +198,7 @@ fn full_of_batch() -> (Rig, Vec<Ticket>) {
 
 #[test]
 fn a_victim_is_free_only_when_a_scrape_after_its_end_shows_it() {
-    let (mut rig, batch) = full_of_batch();
+    let (mut rig, batch) = full_of_batch(UtilizationDetector::default());
     let (chat, effects) = rig.submit(ask("chat", 0));
     assert_eq!(revoked(&effects), [batch[6]], "one makes room for one");
     assert_eq!(rig.at_millis(160).on_time(), [], "its end is counted upon");
@@ -210,10 +210,17 @@ fn a_victim_is_free_only_when_a_scrape_after_its_end_shows_it() {
 
 #[test]
 fn nobody_is_revoked_for_want_of_news() {
-    let (mut rig, _) = full_of_batch();
+    let (mut rig, _) = full_of_batch(UtilizationDetector::default());
     rig.at_millis(400).on_time();
     assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), []);
     assert_eq!(rig.stats().effective_saturation.to_bits(), 1.0_f64.to_bits());
+}
+
+#[test]
+fn nobody_is_revoked_where_the_least_loaded_endpoint_counts() {
+    let detector = UtilizationDetector { aggregation: Aggregation::Min, ..UtilizationDetector::default() };
+    let (mut rig, _) = full_of_batch(detector);
+    assert_eq!(revoked(&rig.submit(ask("chat", 0)).1), []);
 }
 
 #[test]
