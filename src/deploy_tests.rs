@@ -108,12 +108,36 @@ fn every_configuration_of_the_picker_loads_without_a_warning() {
 }
 
 #[test]
-fn every_list_of_endpoints_is_one() {
-    let lists = files().into_iter().filter(|(_, text)| text.contains("\nendpoints:"));
-    let mut read = 0;
-    for (path, text) in lists {
-        sluice_data::parse_endpoint_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        read += 1;
-    }
-    assert!(read > 0);
+fn the_values_for_charts_of_the_reference_name_this_version_and_flags_that_have_an_effect() {
+    let values = fs::read_to_string(root().join("deploy/values-sluice.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&values).unwrap();
+    let epp = &values["router"]["epp"];
+    assert_eq!(epp["image"]["tag"], env!("CARGO_PKG_VERSION"));
+    // As the charts write them, after those that they give themselves.
+    let own = ["epp", "--pool-name=chat", "--config-file=/config/default-plugins.yaml", "--grpc-health-port=9003"];
+    let flags = epp["flags"].as_object().unwrap().iter();
+    let flags = flags.map(|(flag, value)| format!("--{flag}={}", value.as_str().unwrap()));
+    let line = CommandLine::parse(own.map(str::to_owned).into_iter().chain(flags)).unwrap();
+    assert_eq!(line.ignored, Vec::<String>::new());
+    let grace = Duration::from_secs(130);
+    assert!(line.flags.drain_timeout + line.flags.stream_drain_timeout < grace);
+}
+
+#[test]
+fn the_page_lists_exactly_the_rights_that_are_granted() {
+    let role = fs::read_to_string(root().join("deploy/base/role.yaml")).unwrap();
+    let role: Value = serde_saphyr::from_str(&role).unwrap();
+    let quoted = |list: &Value| {
+        let texts = list.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).filter(|text| !text.is_empty());
+        texts.map(|text| format!("`{text}`")).collect::<Vec<_>>().join(", ")
+    };
+    let rules = role["rules"].as_array().unwrap().iter();
+    let cells = rules.map(|rule| ["apiGroups", "resources", "verbs"].map(|field| quoted(&rule[field])));
+    let expected: Vec<_> = cells.map(|cells| format!("| {} |", cells.join(" | ")).replace("|  |", "| |")).collect();
+
+    let page = fs::read_to_string(root().join("docs/deploy.md")).unwrap();
+    let table = page.split_once("\n## What it may do\n").unwrap().1;
+    let rows: Vec<_> = table.lines().skip_while(|line| !line.starts_with("|---")).skip(1).collect();
+    let rows: Vec<_> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows, expected);
 }

@@ -14,6 +14,7 @@ mod image_tests;
 #[cfg(test)]
 mod rules_tests;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -25,6 +26,8 @@ use self::objects::Rendering;
 use crate::console::say;
 
 const DIRECTORY: &str = "deploy";
+/// The kinds of the project's own, as objects that define them.
+const DEFINITIONS: &str = "deploy/crds";
 /// Shows a kustomization that somebody would write.
 const PAGE: &str = "docs/deploy.md";
 
@@ -59,18 +62,19 @@ pub(crate) fn check(root: &Path) -> Result<String> {
         renderings.push(Rendering::parse(&name, &kubectl.render(directory)?)?);
     }
     ensure!(renderings.iter().any(Rendering::has_pods), "nothing in {DIRECTORY} renders to pods");
-    let additions: Vec<&Path> = directories
-        .iter()
-        .zip(&renderings)
-        .filter(|(_, alone)| !alone.has_pods())
-        .map(|(directory, _)| &**directory)
-        .collect();
+    let parts = || directories.iter().zip(&renderings);
     let mut installations = Vec::new();
-    for (directory, alone) in directories.iter().zip(&renderings).filter(|(_, alone)| alone.has_pods()) {
-        let parts: Vec<&Path> = [&**directory].into_iter().chain(additions.iter().copied()).collect();
-        let name = format!("{} with every addition", alone.name);
-        installations.push(Rendering::parse(&name, &kubectl.render_together(&parts)?)?);
+    let mut used = BTreeSet::new();
+    for (directory, alone) in parts().filter(|(_, alone)| alone.has_pods()) {
+        let beside = parts().filter(|(_, addition)| !addition.has_pods() && goes_beside(addition, alone));
+        let additions: Vec<&Path> = beside.map(|(directory, _)| &**directory).collect();
+        used.extend(additions.iter().copied());
+        let together = [&[&**directory], &*additions].concat();
+        let name = format!("{} with what goes beside it", alone.name);
+        installations.push(Rendering::parse(&name, &kubectl.render_together(&together)?)?);
     }
+    let unused = parts().filter(|(directory, alone)| !alone.has_pods() && !used.contains(&***directory));
+    findings.extend(unused.map(|(_, alone)| format!("{}: goes beside nothing", alone.name)));
     let page = fs::read_to_string(root.join(PAGE))?;
     let example = kustomization::example(&page).with_context(|| format!("{PAGE} shows no kustomization"))?;
     let example = kubectl.render_example(example, &root.join(DIRECTORY))?;
@@ -79,7 +83,8 @@ pub(crate) fn check(root: &Path) -> Result<String> {
     findings.extend(renderings.iter().filter(|alone| alone.has_pods()).flat_map(rules::needs_no_extension));
     findings.extend(installations.iter().flat_map(rules::findings));
     findings.extend(rules::unused_port_names(&installations));
-    findings.extend(schemas::findings(renderings.iter().chain(&installations))?);
+    let definitions = definitions(&root.join(DEFINITIONS))?;
+    findings.extend(schemas::findings(renderings.iter().chain(&installations).chain([&definitions]))?);
     for finding in &findings {
         say(format_args!("{finding}"));
     }
@@ -88,4 +93,17 @@ pub(crate) fn check(root: &Path) -> Result<String> {
     }
     let objects: usize = renderings.iter().map(|rendering| rendering.objects.len()).sum();
     Ok(format!("{objects} objects of {} kustomizations, rendered by {kubectl}", renderings.len()))
+}
+
+/// Whether objects are made for an installation: pools only where a picker follows them.
+fn goes_beside(addition: &Rendering, installation: &Rendering) -> bool {
+    addition.of_kind("InferencePool").all(|pool| rules::follows_pool(installation, pool.name()))
+}
+
+fn definitions(directory: &Path) -> Result<Rendering> {
+    let mut text = String::new();
+    for entry in fs::read_dir(directory)? {
+        text += &format!("\n---\n{}", fs::read_to_string(entry?.path())?);
+    }
+    Rendering::parse(DEFINITIONS, &text)
 }

@@ -45,21 +45,20 @@ impl Kubectl {
         })
     }
 
-    /// What the kustomization of somebody renders to who has `deploy` where the text says `../sluice/deploy`, and lists of
-    /// endpoints of their own.
+    /// What somebody's kustomization renders to who has `deploy` where the text says `../sluice/deploy`.
     pub(super) fn render_example(&self, text: &str, deploy: &Path) -> Result<String> {
         self.render_elsewhere(|up| Ok(text.replace("../sluice/deploy", &below(up, deploy)?.display().to_string())))
     }
 
-    /// Renders a kustomization in a directory of its own, beside an `endpoints.yaml`. Bases have to be relative paths: the
-    /// text is made from the path that leads up to the root of the file system.
+    /// Renders a kustomization in a directory of its own, beside an `epp.yaml`. Bases have to be relative paths: the text is
+    /// made from the path that leads up to the root of the file system.
     fn render_elsewhere(&self, text: impl FnOnce(&Path) -> Result<String>) -> Result<String> {
         let directory = tempfile::tempdir()?;
         let place = directory.path().canonicalize()?;
         let mut up = PathBuf::new();
         up.extend(place.components().filter(|part| matches!(part, Component::Normal(_))).map(|_| ".."));
         fs::write(place.join(kustomization::FILE), text(&up)?)?;
-        fs::write(place.join("endpoints.yaml"), "endpoints: []\n")?;
+        fs::write(place.join("epp.yaml"), "kind: EndpointPickerConfig\n")?;
         self.render(&place)
     }
 }

@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn the_kustomization_on_a_page_is_found_among_other_blocks() {
-        let page = "text\n```console\nkind: Kustomization\n```\n```yaml\na: 1\n```\n\n```yaml\nx: 1\nkind: Kustomization\ny: 2\n```\n";
+        let page = "\n```console\nkind: Kustomization\n```\n```yaml\na: 1\n```\n\n\
+                    ```yaml\nx: 1\nkind: Kustomization\ny: 2\n```\n";
         assert_eq!(example(page), Some("x: 1\nkind: Kustomization\ny: 2"));
         assert_eq!(example("kind: Kustomization"), None);
     }

@@ -8,15 +8,17 @@ use serde_json::Value;
 use super::objects::{Object, Rendering, containers, items, selects, text};
 
 /// API groups that a cluster has only where somebody has put them in.
-pub(super) const EXTENSION_GROUPS: [&str; 1] = ["monitoring.coreos.com"];
+pub(super) const EXTENSION_GROUPS: [&str; 4] =
+    ["gateway.networking.k8s.io", "inference.networking.k8s.io", "monitoring.coreos.com", "networking.istio.io"];
 
 type Rule = fn(&Rendering) -> Vec<String>;
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 7] = [
     deployments_own_pods,
     selectors_find_something,
     ports_agree,
     references_exist,
+    pools_and_pickers_know_each_other,
     files_are_mounted,
     pods_are_confined,
 ];
@@ -33,8 +35,8 @@ pub(super) fn needs_no_extension(rendering: &Rendering) -> Vec<String> {
     foreign.map(|object| format!("{}: not every cluster has a kind for {object}", rendering.name)).collect()
 }
 
-/// Ports that are named in monitors and policies and that no installation has. One installation alone need not have them
-/// all: what goes beside it is made for every one.
+/// Ports that are named in monitors and policies and that no installation has. One installation alone need not have
+/// them all: what goes beside it is made for every one.
 pub(super) fn unused_port_names(installations: &[Rendering]) -> Vec<String> {
     let have: BTreeSet<&str> = installations.iter().flat_map(pods).flat_map(|(_, pod)| port_names(pod)).collect();
     let mut unused = BTreeSet::new();
@@ -97,8 +99,8 @@ fn selectors_find_something(rendering: &Rendering) -> Vec<String> {
     findings
 }
 
-/// A Service has the number of the container's port, so that there is one number per port to know; a probe asks a port of
-/// its own container.
+/// A Service has the number of the container's port, so that there is one number per port to know; a probe asks a port
+/// of its own container.
 fn ports_agree(rendering: &Rendering) -> Vec<String> {
     let mut findings = Vec::new();
     for service in rendering.of_kind("Service") {
@@ -125,23 +127,51 @@ fn ports_agree(rendering: &Rendering) -> Vec<String> {
 }
 
 fn references_exist(rendering: &Rendering) -> Vec<String> {
-    let mut findings = Vec::new();
+    let mut references: Vec<(&Object, &str, &Value)> = Vec::new();
     for (deployment, pod) in pods(rendering) {
-        let mut demand = |kind: &str, name: &Value| {
-            if rendering.find(kind, text(name)).is_none() {
-                findings.push(format!("{deployment}: there is no {kind} {name}"));
-            }
-        };
-        demand("ServiceAccount", &pod["serviceAccountName"]);
-        for volume in items(&pod["volumes"]).filter(|volume| !volume["configMap"].is_null()) {
-            demand("ConfigMap", &volume["configMap"]["name"]);
+        references.push((deployment, "ServiceAccount", &pod["serviceAccountName"]));
+        let names = items(&pod["volumes"]).map(|volume| &volume["configMap"]["name"]).filter(|name| !name.is_null());
+        references.extend(names.map(|name| (deployment, "ConfigMap", name)));
+    }
+    for binding in rendering.of_kind("RoleBinding") {
+        let named = items(&binding.0["subjects"]).chain([&binding.0["roleRef"]]);
+        references.extend(named.map(|named| (binding, text(&named["kind"]), &named["name"])));
+    }
+    for route in rendering.of_kind("HTTPRoute") {
+        let backends = items(&route.spec()["rules"]).flat_map(|rule| items(&rule["backendRefs"]));
+        references.extend(backends.map(|backend| (route, text(&backend["kind"]), &backend["name"])));
+    }
+    let hosts = rendering.of_kind("DestinationRule").map(|rule| (rule, "Service", &rule.spec()["host"]));
+    references.extend(hosts);
+    let missing = references.into_iter().filter(|(_, kind, name)| rendering.find(kind, text(name)).is_none());
+    missing.map(|(object, kind, name)| format!("{object}: there is no {kind} {name}")).collect()
+}
+
+/// A pool names the Service of a picker, and a picker the pool.
+fn pools_and_pickers_know_each_other(rendering: &Rendering) -> Vec<String> {
+    let mut findings = Vec::new();
+    for pool in rendering.of_kind("InferencePool") {
+        let picker = &pool.spec()["endpointPickerRef"];
+        let ports = rendering.find("Service", text(&picker["name"])).map(|service| &service.spec()["ports"]);
+        if !ports.is_some_and(|ports| items(ports).any(|port| port["port"] == picker["port"]["number"])) {
+            findings
+                .push(format!("{pool}: there is no Service {} with port {}", picker["name"], picker["port"]["number"]));
+        }
+        if !follows_pool(rendering, pool.name()) {
+            findings.push(format!("{pool}: no picker follows it"));
         }
     }
     findings
 }
 
-/// Files that arguments name come from mounted ConfigMaps, and the whole directory is mounted: a file that is mounted by
-/// itself (`subPath`) stays as it was when the ConfigMap changes.
+/// Whether a picker is told to take its endpoints from the InferencePool of that name.
+pub(super) fn follows_pool(rendering: &Rendering, name: &str) -> bool {
+    let mut arguments = pods(rendering).flat_map(|(_, pod)| containers(pod)).flat_map(|one| items(&one["args"]));
+    arguments.any(|argument| text(argument).strip_prefix("--pool-name=") == Some(name))
+}
+
+/// Files that arguments name come from mounted ConfigMaps, and the whole directory is mounted: a file that is mounted
+/// by itself (`subPath`) stays as it was when the ConfigMap changes.
 fn files_are_mounted(rendering: &Rendering) -> Vec<String> {
     let mut findings = Vec::new();
     for (deployment, pod) in pods(rendering) {

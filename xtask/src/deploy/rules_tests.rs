@@ -15,7 +15,7 @@ fn installation() -> Vec<Value> {
         "containers": [{
             "name": "epp",
             "image": "registry.example:5000/epp:1.0",
-            "args": ["--config-file=/config/epp.yaml"],
+            "args": ["--config-file=/config/epp.yaml", "--pool-name=chat"],
             "ports": [{"name": "grpc", "containerPort": 9002}, {"name": "metrics", "containerPort": 9090}],
             "readinessProbe": {"grpc": {"port": 9002}},
             "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
@@ -28,18 +28,38 @@ fn installation() -> Vec<Value> {
     let template = json!({"metadata": {"labels": labels}, "spec": pod});
     let deployment = json!({"selector": {"matchLabels": labels}, "template": template});
     let service = json!({
-        "selector": labels, "ports": [{"name": "grpc-ext-proc", "port": 9002, "targetPort": "grpc"}],
+        "selector": labels, "ports": [
+            {"port": 9002, "targetPort": "grpc"}, {"port": 9090, "targetPort": "metrics"},
+        ],
     });
     let policy = json!({"podSelector": {"matchLabels": labels}, "ingress": [{"ports": [{"port": "grpc"}]}]});
     let monitor = json!({"selector": {"matchLabels": labels}, "endpoints": [{"port": "metrics"}]});
-    let object = |api: &str, kind: &str, spec: Value| json!({"apiVersion": api, "kind": kind, "metadata": {"name": "epp", "labels": labels}, "spec": spec});
+    let named =
+        |api: &str, kind: &str| json!({"apiVersion": api, "kind": kind, "metadata": {"name": "epp", "labels": labels}});
+    let object = |api: &str, kind: &str, spec: Value| {
+        let mut object = named(api, kind);
+        object["spec"] = spec;
+        object
+    };
+    let picker = json!({"endpointPickerRef": {"name": "epp", "port": {"number": 9002}}});
+    let mut pool = object("inference.networking.k8s.io/v1", "InferencePool", picker);
+    pool["metadata"]["name"] = json!("chat");
+    let mut binding = named("rbac.authorization.k8s.io/v1", "RoleBinding");
+    binding["roleRef"] = json!({"kind": "Role", "name": "epp"});
+    binding["subjects"] = json!([{"kind": "ServiceAccount", "name": "epp"}]);
+    let route = json!({"rules": [{"backendRefs": [{"kind": "InferencePool", "name": "chat"}]}]});
     vec![
         object("apps/v1", "Deployment", deployment),
         object("v1", "Service", service),
         object("networking.k8s.io/v1", "NetworkPolicy", policy),
         object("policy/v1", "PodDisruptionBudget", json!({"selector": {"matchLabels": labels}})),
         object("monitoring.coreos.com/v1", "ServiceMonitor", monitor),
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "epp"}}),
+        pool,
+        object("gateway.networking.k8s.io/v1", "HTTPRoute", route),
+        object("networking.istio.io/v1", "DestinationRule", json!({"host": "epp"})),
+        binding,
+        named("rbac.authorization.k8s.io/v1", "Role"),
+        named("v1", "ServiceAccount"),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "epp"}, "data": {"epp.yaml": ""}}),
     ]
 }
@@ -73,10 +93,21 @@ fn one_wrong_place_is_one_finding_that_names_it() {
             other_label(),
             "Deployment epp selects nothing",
         ),
-        ("/1/spec/ports/0/port".to_owned(), json!(9003), "no container has a port \"grpc\" 9003"),
-        ("/1/spec/ports/0/targetPort".to_owned(), other(), "no container has a port \"other\" 9002"),
+        ("/1/spec/ports/1/port".to_owned(), json!(9091), "no container has a port \"metrics\" 9091"),
+        ("/1/spec/ports/1/targetPort".to_owned(), other(), "no container has a port \"other\" 9090"),
         (container("readinessProbe/grpc/port"), json!(9003), "no port 9003 to probe"),
         ("/0/spec/template/spec/serviceAccountName".to_owned(), other(), "there is no ServiceAccount \"other\""),
+        ("/5/spec/endpointPickerRef/name".to_owned(), other(), "no Service \"other\" with port 9002"),
+        ("/5/spec/endpointPickerRef/port/number".to_owned(), json!(9003), "no Service \"epp\" with port 9003"),
+        (container("args/1"), json!("--pool-name=code"), "InferencePool chat: no picker follows it"),
+        (
+            "/6/spec/rules/0/backendRefs/0/name".to_owned(),
+            other(),
+            "HTTPRoute epp: there is no InferencePool \"other\"",
+        ),
+        ("/7/spec/host".to_owned(), other(), "DestinationRule epp: there is no Service \"other\""),
+        ("/8/roleRef/name".to_owned(), other(), "RoleBinding epp: there is no Role \"other\""),
+        ("/8/subjects/0/name".to_owned(), other(), "RoleBinding epp: there is no ServiceAccount \"other\""),
         (container("args/0"), json!("--config-file=/config/other.yaml"), "no file /config/other.yaml"),
         (
             container("volumeMounts/0"),
@@ -129,10 +160,10 @@ fn a_port_that_only_another_installation_has_may_be_named() {
 
 #[test]
 fn a_kind_that_not_every_cluster_has_is_named() {
-    assert_eq!(
-        rules::needs_no_extension(&rendering(installation())),
-        ["here: not every cluster has a kind for ServiceMonitor epp"]
-    );
+    let mut objects = installation();
+    objects.retain(|object| !object["spec"]["endpoints"].is_null() || object["kind"] == "Service");
+    let findings = rules::needs_no_extension(&rendering(objects));
+    assert_eq!(findings, ["here: not every cluster has a kind for ServiceMonitor epp"]);
 }
 
 #[test]
