@@ -20,6 +20,8 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Target {
+    /// Damaged configurations
+    Config,
     /// The admission engine beside its oracle
     Flow,
     /// The reader of metrics pages beside a plain one, and on any bytes
@@ -32,6 +34,7 @@ enum Target {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { target, ops, seed } = arguments;
     match target {
+        Target::Config => config(*ops, *seed),
         Target::Flow => flow(*ops, *seed),
         Target::Exposition => exposition(*ops, *seed),
         Target::Session => session(*ops, *seed),
@@ -44,6 +47,16 @@ pub(crate) fn flow(ops: u64, seed: u64) -> Result<()> {
         Command::new(env!("CARGO"))
             .args(["run", "--release", "--quiet", "--package", "sluice-flow", "--example", "fuzz", "--"])
             .args(["--ops", &ops.to_string(), "--seed", &seed.to_string()]),
+    )
+}
+
+/// Damages the configurations that tests have. A failing run has printed the least damage that fails, and keeps it beside
+/// the test.
+fn config(ops: u64, seed: u64) -> Result<()> {
+    run_cargo(
+        Command::new(env!("CARGO"))
+            .args(["test", "--release", "--quiet", "--package", "sluice-plugins", "--test", "builtin", "--", "damaged"])
+            .envs([("PROPTEST_CASES", ops.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())]),
     )
 }
 

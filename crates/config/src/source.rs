@@ -7,11 +7,24 @@ pub struct Source {
     pub(crate) text: Vec<u8>,
 }
 
-/// Requests go to the endpoint with the fewest in flight.
+/// As that of llm-d-router's EPP.
 const BUILT_IN: &str = "
 plugins:
-  - type: active-request-scorer
-  - type: max-score-picker
+  - type: queue-scorer
+  - type: kv-cache-utilization-scorer
+  - type: prefix-cache-scorer
+  - type: metrics-data-source
+  - type: core-metrics-extractor
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {pluginRef: queue-scorer, weight: 2}
+      - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+      - {pluginRef: prefix-cache-scorer, weight: 3}
+dataLayer:
+  sources:
+    - pluginRef: metrics-data-source
+      extractors: [{pluginRef: core-metrics-extractor}]
 ";
 
 impl Source {

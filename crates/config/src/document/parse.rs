@@ -37,6 +37,8 @@ impl Document {
             // As the YAML library of Kubernetes does.
             legacy_octal_numbers: true,
             with_snippet: false,
+            // Of what a configuration repeats by aliases, for which each repetition takes time.
+            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 20_000 },
             // What no configuration needs but an alias bomb or a tower of brackets does.
             budget: serde_saphyr::budget! {
                 max_depth: 48,
@@ -75,7 +77,7 @@ fn syntax_error(error: &serde_saphyr::Error) -> String {
     match error {
         serde_saphyr::Error::AliasError { error, .. } => syntax_error(error),
         serde_saphyr::Error::MultipleDocuments { .. } => "a second document starts here, only one is read".to_owned(),
-        serde_saphyr::Error::Budget { .. } => {
+        serde_saphyr::Error::Budget { .. } | serde_saphyr::Error::AliasReplayLimitExceeded { .. } => {
             "the configuration is too large or too deeply nested, or its aliases expand to too much".to_owned()
         }
         _ => {

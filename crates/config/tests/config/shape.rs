@@ -38,7 +38,7 @@ fn size_and_nesting_are_bounded() {
     let laughs: String = std::iter::once("a0: &a0 [lol]\n".to_owned())
         .chain((1..12).map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(","))))
         .collect();
-    assert_snapshot!(diagnose(&laughs), @"c.yaml:6:14: the configuration is too large or too deeply nested, or its aliases expand to too much");
+    assert_snapshot!(diagnose(&laughs), @"c.yaml:5:30: the configuration is too large or too deeply nested, or its aliases expand to too much");
     assert_snapshot!(diagnose("a: &a\n  b: *a\n"), @"c.yaml:2:6: not valid YAML: Recursive reference not allowed here");
 }
 

@@ -11,7 +11,7 @@ use crate::repository;
 
 const DIRECTORY: &str = "crates/config/tests/fixtures";
 
-fn fixtures(kind: &str) -> Vec<PathBuf> {
+pub(crate) fn fixtures(kind: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(repository().join(DIRECTORY).join(kind)).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|name| name == "yaml")).collect();
     paths.sort();

@@ -22,11 +22,13 @@ fn build(plugin_type: &str, parameters: &str) -> String {
 }
 
 #[test]
-fn the_built_in_configuration_has_nothing_to_warn_of() {
+fn the_built_in_configuration_is_that_of_llm_d_router() {
     let assembled = load(&Source::built_in(), BUILTIN, &Options::default()).unwrap();
-    assert_eq!(assembled.warnings, []);
+    let warnings: Vec<String> = assembled.warnings.iter().map(ToString::to_string).collect();
+    assert_snapshot!(warnings.join("\n"), @"built-in configuration:5:11: warning: plugins[2].type: scores every endpoint 0: this version does not know what endpoints have cached");
     assert_eq!(assembled.discovery, None);
-    assert_snapshot!(format!("{:?}", assembled.scheduler), @r#"Scheduler { handler: SingleProfileHandler, profiles: [Profile { name: "default", filters: [], scorers: [WeightedScorer { scorer: ActiveRequestScorer { idle_threshold: 0, max_busy_score: 1.0 }, weight: 1.0 }], picker: MaxScorePicker { max_endpoints: 1 } }] }"#);
+    assert!(assembled.scraping.is_some() && assembled.flow_control.is_none());
+    assert_snapshot!(assembled.effective["schedulingProfiles"], @r#"[{"name":"default","plugins":[{"pluginRef":"queue-scorer","weight":2.0},{"pluginRef":"kv-cache-utilization-scorer","weight":2.0},{"pluginRef":"prefix-cache-scorer","weight":3.0},{"pluginRef":"max-score-picker"}]}]"#);
 }
 
 #[test]
