@@ -41,13 +41,12 @@ fn membership(flags: &Flags) -> Result<Membership, String> {
     match (flags.names_pool(), &flags.endpoint_selector) {
         (true, None) => Ok(Membership::Pool),
         (false, Some(selector)) => {
-            let ports = flags.endpoint_target_ports.iter().flat_map(|ports| &ports.0);
-            let ports: BTreeSet<u16> = ports.copied().collect();
-            if ports.is_empty() || ports.len() > MOST_PORTS {
+            let given = flags.endpoint_target_ports.iter().flat_map(|ports| &ports.0);
+            let ports = TargetPorts::new(given.copied());
+            if !(1..=MOST_PORTS).contains(&ports.count()) {
                 return Err(format!("--endpoint-selector needs 1 to {MOST_PORTS} ports in --endpoint-target-ports"));
             }
-            let ports = flags.endpoint_target_ports.iter().flat_map(|ports| &ports.0);
-            Ok(Membership::Selector { selector: selector.clone(), ports: TargetPorts::new(ports.copied()) })
+            Ok(Membership::Selector { selector: selector.clone(), ports })
         }
         (true, Some(_)) => Err("--pool-name and --endpoint-selector exclude each other".to_owned()),
         (false, None) => {

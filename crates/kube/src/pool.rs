@@ -32,6 +32,10 @@ impl TargetPorts {
         Self(ports.into_iter().filter(|port| seen.insert(*port)).collect())
     }
 
+    pub const fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Each port with its rank.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = (usize, u16)> {
         self.0.iter().copied().enumerate()
