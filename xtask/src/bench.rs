@@ -21,6 +21,8 @@ enum Part {
     Exposition,
     /// The picker as a process, asked as Envoy does: processor time per request and per chunk of a response
     ExtProc,
+    /// The picker as a process that scrapes 100 endpoints, or need not: processor time and memory
+    Scrape,
     /// The admission engine: time per operation, then as `instructions`
     Flow,
     /// The admission engine and the reader of metrics pages: instructions per operation and page, which must not be 3 % more
@@ -35,6 +37,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let chosen = |parts: &[Part]| arguments.part.is_none_or(|part| parts.contains(&part));
     if chosen(&[Part::ExtProc]) {
         measure("sluice-extproc", "streams", &mut command())?;
+    }
+    if chosen(&[Part::Scrape]) {
+        measure("sluice-testkit", "scrape", &mut command())?;
     }
     if chosen(&[Part::Flow]) {
         measure("sluice-flow", "engine", &mut command())?;

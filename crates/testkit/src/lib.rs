@@ -25,6 +25,7 @@ mod output;
 mod picker;
 mod picker_config;
 mod process;
+mod process_use;
 mod reload_soak;
 mod reply;
 mod server_thread;

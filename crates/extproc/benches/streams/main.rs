@@ -9,7 +9,6 @@
 //! together, on the same machine. What a message costs is for the most part what the machine takes to wake a process
 //! and to read and write a socket, so each workload is also put, in turn, on an [echo] that does nothing else.
 
-mod cpu;
 mod echo;
 mod messages;
 mod proxy;
@@ -123,9 +122,9 @@ async fn measure(process: &Process, address: SocketAddr, workload: &Workload) ->
     let connections = Connections::open(address, workload.connections).await?;
     let clock = SystemClock::start();
     workload.warm_up(&connections).await.context("warming up")?;
-    let (cpu, began) = (cpu::time_of(process.id())?, clock.now());
+    let (cpu, began) = (process.cpu_time()?, clock.now());
     let count = workload.run(&connections).await?;
-    let (cpu, took) = (cpu::time_of(process.id())?.saturating_sub(cpu), clock.now().saturating_since(began));
+    let (cpu, took) = (process.cpu_time()?.saturating_sub(cpu), clock.now().saturating_since(began));
     let count = f64::from(count);
     Ok(Measured { micros_each: cpu.as_secs_f64() * 1e6 / count, per_second: count / took.as_secs_f64() })
 }
