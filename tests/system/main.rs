@@ -23,7 +23,8 @@
 //! | upgrades to another protocol | `upgrades` |
 //! | another configuration while requests wait and run | `reload` |
 //!
-//! What the product relies on in Kubernetes is shown in `kubernetes`, with an API server that is made for it.
+//! What the product relies on in Kubernetes is shown in `kubernetes`, with an API server that is made for it; what the
+//! picker reads of model servers by itself, in `scraping`.
 
 mod bodies;
 mod causes;
@@ -41,5 +42,6 @@ mod raw;
 mod refusals;
 mod reload;
 mod round_trips;
+mod scraping;
 mod support;
 mod upgrades;

@@ -50,6 +50,14 @@ pub struct Scraping {
     pub interval: Duration,
 }
 
+/// Mappings are the same if they are one object: a plugin that goes on keeps its own.
+impl PartialEq for Scraping {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { source, engines, interval } = self;
+        *source == other.source && *interval == other.interval && Arc::ptr_eq(engines, &other.engines)
+    }
+}
+
 /// Called with an endpoint whenever it has been scraped with success, from the task that scrapes. It must be quick.
 pub type Observer = Box<dyn Fn(&Arc<Endpoint>) + Send + Sync>;
 
@@ -68,8 +76,13 @@ pub struct ScrapeContext {
 pub struct Scraper {
     scrape_now: ScrapeNow,
     metrics: ScrapeMetrics,
+    state: Mutex<State>,
+}
+
+struct State {
     /// What the task is made of; none once it has begun.
-    unborn: Mutex<Option<ScrapeContext>>,
+    unborn: Option<ScrapeContext>,
+    in_force: Option<Scraping>,
 }
 
 /// Asks for scrapes out of turn. Clones ask the same scraper.
@@ -99,19 +112,28 @@ impl Scraper {
     /// Scrapes nothing until [`Scraper::set`].
     pub fn new(context: ScrapeContext) -> Self {
         let metrics = context.metrics.clone();
-        Self { scrape_now: ScrapeNow(Arc::default()), metrics, unborn: Mutex::new(Some(context)) }
+        Self {
+            scrape_now: ScrapeNow(Arc::default()),
+            metrics,
+            state: Mutex::new(State { unborn: Some(context), in_force: None }),
+        }
     }
 
-    /// Scrapes this from now on, or nothing. What endpoints have said so far stays. An error leaves everything as it was.
+    /// Scrapes this from now on, or nothing. What endpoints have said so far stays; if it is what was scraped before, the
+    /// connections stay as well. An error leaves everything as it was.
     pub fn set(&self, scraping: Option<Scraping>) -> Result<(), TlsFileError> {
-        let plan = scraping.map(|scraping| Plan::new(scraping, &self.metrics)).transpose()?;
-        let shared = &self.scrape_now.0;
-        if plan.is_some() {
-            let unborn = self.unborn.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(context) = unborn {
-                start(context, shared);
-            }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if scraping == state.in_force {
+            return Ok(());
         }
+        let plan = scraping.clone().map(|scraping| Plan::new(scraping, &self.metrics)).transpose()?;
+        let shared = &self.scrape_now.0;
+        if plan.is_some()
+            && let Some(context) = state.unborn.take()
+        {
+            start(context, shared);
+        }
+        state.in_force = scraping;
         shared.scraping.store(plan.is_some(), Ordering::Relaxed);
         shared.order(|orders| orders.plan = Some(plan));
         Ok(())

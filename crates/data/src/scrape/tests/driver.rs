@@ -117,6 +117,26 @@ async fn without_anything_to_scrape_there_is_no_task_and_no_connection() {
 }
 
 #[tokio::test]
+async fn what_is_scraped_goes_on_if_it_is_set_again_and_begins_anew_if_it_changes() {
+    let server = Server::start(Answer::vllm(1, 1)).await;
+    let rig = Rig::idle();
+    rig.table.replace([spec("a", server.address)]);
+    let same = scraping(INTERVAL);
+    rig.scraper.set(Some(same.clone())).unwrap();
+    eventually("a scrape", || rig.waiting("a") == Some(1)).await;
+    rig.scraper.set(Some(same.clone())).unwrap();
+    server.answer(Answer::vllm(2, 1));
+    eventually("a further scrape", || rig.waiting("a") == Some(2)).await;
+    assert_eq!(server.connections(), (1, 1));
+
+    let source = MetricsSource { path: MetricsPath::parse("/elsewhere").unwrap(), ..same.source.clone() };
+    rig.scraper.set(Some(Scraping { source, ..same })).unwrap();
+    eventually("the other page", || server.requests().last().unwrap().starts_with("GET /elsewhere ")).await;
+    eventually("one connection", || server.connections().1 == 1).await;
+    assert_eq!(rig.tasks_started.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
 async fn what_was_said_last_stays_when_the_endpoint_fails() {
     let server = Server::start(Answer::vllm(3, 8)).await;
     let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
@@ -141,11 +161,13 @@ async fn an_endpoint_that_fails_is_asked_less_and_less_and_holds_up_no_other() {
     let pool = [spec("good", good.address), spec("hung", hung.address), spec("broken", broken.address)];
     let _rig = Rig::start(INTERVAL, pool);
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert!((25..=35).contains(&good.requests().len()), "{}", good.requests().len());
+    // A busy machine makes them fewer, not more.
+    let [good, broken, hung_requests] = [&good, &broken, &hung].map(|server| server.requests().len());
+    assert!((10..=35).contains(&good), "{good}");
     // At 0, then after 50, 100, 200, 400 and 800 ms.
-    assert!((4..=6).contains(&broken.requests().len()), "{}", broken.requests().len());
+    assert!((2..=6).contains(&broken) && broken < good, "{broken} and {good}");
     // It takes the whole deadline to find out.
-    assert!((1..=2).contains(&hung.requests().len()), "{}", hung.requests().len());
+    assert!((1..=2).contains(&hung_requests), "{hung_requests}");
     assert!(hung.connections().1 <= 1);
 }
 
