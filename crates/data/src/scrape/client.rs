@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -42,9 +42,9 @@ pub(super) enum ReadError {
     #[error("no complete answer within {}s", DEADLINE.as_secs())]
     Deadline,
     #[error("cannot connect: {0}")]
-    Connect(std::io::Error),
+    Connect(io::Error),
     #[error("no TLS: {0}")]
-    Tls(std::io::Error),
+    Tls(io::Error),
     #[error("status {}", .0.as_u16())]
     Status(StatusCode),
     #[error("redirected to {to:?} with status {}, which is not followed", status.as_u16())]
@@ -54,7 +54,7 @@ pub(super) enum ReadError {
     #[error("content encoding {0:?}, which was not asked for")]
     Encoding(String),
     #[error("damaged gzip: {0}")]
-    Gzip(std::io::Error),
+    Gzip(io::Error),
     #[error("{}", innermost(.0))]
     Broken(hyper::Error),
 }
@@ -252,10 +252,18 @@ fn is_packed(encoding: Option<&HeaderValue>) -> Result<bool, ReadError> {
     }
 }
 
+/// One stream of gzip: what a server sends that packs its answers. More of them behind each other, which gzip allows, would
+/// let a few bytes cost any amount of time.
 fn unpack(packed: &[u8]) -> Result<Vec<u8>, ReadError> {
     let mut page = Vec::new();
     let bound = u64::try_from(MAX_PAGE).unwrap_or(u64::MAX).saturating_add(1);
-    let mut plain = flate2::read::MultiGzDecoder::new(packed).take(bound);
+    let mut plain = flate2::bufread::GzDecoder::new(packed).take(bound);
     plain.read_to_end(&mut page).map_err(ReadError::Gzip)?;
-    if page.len() > MAX_PAGE { Err(ReadError::TooLarge) } else { Ok(page) }
+    if page.len() > MAX_PAGE {
+        return Err(ReadError::TooLarge);
+    }
+    if !plain.into_inner().into_inner().is_empty() {
+        return Err(ReadError::Gzip(io::Error::new(io::ErrorKind::InvalidData, "bytes behind the end")));
+    }
+    Ok(page)
 }

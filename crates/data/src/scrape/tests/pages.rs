@@ -139,3 +139,12 @@ async fn gzip_is_unpacked_though_nobody_asked_for_it() {
     let damaged = Answer::Keep(with_headers("200 OK", &["content-encoding: gzip"], b"a 1\n"));
     assert!(reason(damaged).await.starts_with("damaged gzip: "));
 }
+
+/// Each takes some twenty bytes, and time to unpack: a page of them would hold up the scrapes of all endpoints.
+#[tokio::test]
+async fn many_streams_of_gzip_behind_each_other_are_no_page() {
+    let empty = gzip(b"");
+    let many = [empty.repeat(MAX_PAGE / empty.len() - 100), gzip(b"a 1\n")].concat();
+    let answer = Answer::Keep(with_headers("200 OK", &["content-encoding: gzip"], &many));
+    assert_eq!(reason(answer).await, "damaged gzip: bytes behind the end");
+}
