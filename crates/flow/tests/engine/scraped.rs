@@ -92,6 +92,49 @@ fn a_limit_that_is_told_stands_for_what_would_be_learned() {
 }
 
 #[test]
+fn a_limit_that_is_told_is_believed_even_where_a_queue_speaks_against_it() {
+    let detector = UtilizationDetector { running_limit: Some(128), ..UtilizationDetector::default() };
+    let mut rig = rig(detector, 1);
+    say(&mut rig, 0, &sample(0, 100, 8));
+    assert_eq!(submit(&mut rig, 200).len(), 20 + 5);
+}
+
+#[test]
+fn no_room_hides_a_queue_that_an_endpoint_says_it_has() {
+    let mut rig = rig(UtilizationDetector::default(), 1);
+    let page = |began, waiting, running| Scraped { kv_usage: Some(0.1), ..sample(began, waiting, running) };
+    say(&mut rig, 0, &page(0, 0, 128));
+    say(rig.at_millis(50), 0, &page(50, 100, 8));
+    assert_eq!(submit(&mut rig, 1), []);
+    assert_eq!(rig.stats().effective_saturation.to_bits(), 20.0_f64.to_bits());
+}
+
+#[test]
+fn an_endpoint_that_has_a_queue_for_long_has_room_for_no_more_than_it_ran_then() {
+    // When it is seen to have a queue, and what it takes when it has none any more and runs 20.
+    for (queued, taken) in [(vec![50], 108 + 5), (vec![50, 149], 108 + 5), (vec![50, 150], 5), (vec![50, 90, 150], 5)] {
+        let mut rig = rig(UtilizationDetector::default(), 1);
+        say(&mut rig, 0, &sample(0, 0, 128));
+        for &began in &queued {
+            say(rig.at_millis(began), 0, &sample(began, 2, 20));
+        }
+        say(rig.at_millis(200), 0, &sample(200, 0, 20));
+        assert_eq!(submit(&mut rig, 200).len(), taken, "{queued:?}");
+    }
+}
+
+#[test]
+fn queues_that_come_and_go_leave_room_as_it_was() {
+    let mut rig = rig(UtilizationDetector::default(), 1);
+    say(&mut rig, 0, &sample(0, 0, 128));
+    for began in (50..1000).step_by(100) {
+        say(rig.at_millis(began), 0, &sample(began, 2, 20));
+        say(rig.at_millis(began + 50), 0, &sample(began + 50, 0, 28));
+    }
+    assert_eq!(submit(&mut rig, 200).len(), 100 + 5);
+}
+
+#[test]
 fn a_grant_is_in_doubt_until_a_scrape_shows_it_or_came_long_after_it() {
     for (began, shown, more) in [(9, 0, 0), (20, 0, 0), (9, 5, 5), (21, 0, 5), (21, 5, 5)] {
         let mut rig = rig(UtilizationDetector::default(), 1);

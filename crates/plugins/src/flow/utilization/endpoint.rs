@@ -7,10 +7,11 @@
 //!   hidden              sent before the scrape began, but so shortly that it may not show them yet
 //!   sent                sent since the scrape began, and not over
 //!   over                over since the scrape began, of those that were sent before
-//!   room                max(0, the most it runs at once − running)
+//!   room                max(0, the most it runs at once − running), and none where it says itself that requests wait
 //! ```
 //!
-//! "The most it runs at once" is learned: the largest `running` that was ever scraped. It has run so many, so it can.
+//! "The most it runs at once" is learned: the largest `running` that was scraped. It has run so many, so it can, until it
+//! has a lasting queue and runs fewer. Where `running_limit` tells the most, the room is what that leaves, queue or not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,6 +23,12 @@ use super::UtilizationDetector;
 
 /// A scrape shows what was sent so long before it began. Model servers renew their metrics once per step.
 pub(super) const SETTLING: Duration = Duration::from_millis(20);
+
+/// A queue that was there for so long is not just one between two steps: the endpoint runs no more than it does.
+const LASTING_QUEUE: Duration = Duration::from_millis(100);
+
+/// An endpoint that has not named its queue for so long is taken for one that never does.
+const QUEUE_MEMORY: Duration = Duration::from_secs(10);
 
 /// Larger figures are taken for this: sums of them stay in range.
 const MOST: u64 = Endpoint::MAX_LIMIT;
@@ -36,8 +43,10 @@ pub(super) struct EndpointState {
     sample: Option<Sample>,
     /// The sample is recent enough to go by.
     pub(super) fresh: bool,
-    /// The largest number of requests that it was seen to run at once.
+    /// The largest number of requests that it was seen to run at once, since it last had a lasting queue.
     learned: u64,
+    /// When the first of the latest samples began all of which show a queue.
+    queue_since: Option<Time>,
     /// Requests of others that it was seen to have beside those from here.
     foreign: u64,
     /// When those were sent that run, but for those that were sent too long ago to matter.
@@ -57,9 +66,16 @@ struct Sample {
     began: Time,
     waiting: Option<u64>,
     running: Option<u64>,
-    kv_usage: Option<f64>,
+    kv_usage: Option<KvUsage>,
     /// In flight when it began, and not shown by it.
     hidden: u64,
+}
+
+/// A figure that may be from an earlier scrape than the rest.
+#[derive(Clone, Copy, Debug)]
+struct KvUsage {
+    began: Time,
+    used: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,26 +88,41 @@ struct End {
 impl EndpointState {
     /// Takes note of what the endpoint said; tells whether it can be gone by.
     ///
-    /// A sample is worth nothing that lacks a figure which an earlier one had: half of the truth would look like an idle
-    /// endpoint. An endpoint that never names its KV usage, or its queue, is judged by the other.
+    /// What names the queue can. What does not can if it names the KV usage, and the endpoint has not named its queue for
+    /// [`QUEUE_MEMORY`], or never: before that half of the truth would look like an idle endpoint.
     pub(super) fn scraped(&mut self, now: Time, staleness: Duration, scraped: &Scraped) -> bool {
         let Scraped { began, waiting, running, kv_usage, lora: _, cache: _, custom: _ } = scraped;
         let began = *began;
-        let (had_waiting, had_usage) =
-            self.sample.map_or((false, false), |last| (last.waiting.is_some(), last.kv_usage.is_some()));
-        let is_partial = (had_waiting && waiting.is_none())
-            || (had_usage && kv_usage.is_none())
-            || (waiting.is_none() && kv_usage.is_none());
         let is_old = self.sample.is_some_and(|last| began <= last.began) || now.saturating_since(began) > staleness;
-        if is_partial || is_old {
+        let lacks_queue = waiting.is_none() && (kv_usage.is_none() || self.names_queue(began));
+        if is_old || lacks_queue {
             return false;
         }
         let (waiting, running) = (waiting.map(|waiting| waiting.min(MOST)), running.map(|running| running.min(MOST)));
         let hidden = self.catch_up(began, waiting.zip(running).map(|(waiting, running)| waiting + running));
-        self.learned = self.learned.max(running.unwrap_or(0));
-        self.sample = Some(Sample { began, waiting, running, kv_usage: *kv_usage, hidden });
+        self.learn(began, waiting, running);
+        let kv_usage = kv_usage.map(|used| KvUsage { began, used }).or_else(|| self.kv_usage_before(began, staleness));
+        self.sample = Some(Sample { began, waiting, running, kv_usage, hidden });
         self.fresh = true;
         true
+    }
+
+    /// It did so not long before `time`.
+    fn names_queue(&self, time: Time) -> bool {
+        let last = self.sample.filter(|last| last.waiting.is_some());
+        last.is_some_and(|last| time.saturating_since(last.began) < QUEUE_MEMORY)
+    }
+
+    /// What it last said of its KV cache, if it has only just ceased to: one page without it opens no gate.
+    fn kv_usage_before(&self, time: Time, staleness: Duration) -> Option<KvUsage> {
+        self.sample?.kv_usage.filter(|usage| time.saturating_since(usage.began) <= staleness)
+    }
+
+    fn learn(&mut self, began: Time, waiting: Option<u64>, running: Option<u64>) {
+        self.queue_since = waiting.filter(|waiting| *waiting > 0).map(|_| self.queue_since.unwrap_or(began));
+        let Some(running) = running else { return };
+        let is_lasting = self.queue_since.is_some_and(|since| began.saturating_since(since) >= LASTING_QUEUE);
+        self.learned = if is_lasting { running } else { self.learned.max(running) };
     }
 
     /// Counts anew from a sample that began at `began` and shows `shown` requests, and forgets what it makes irrelevant.
@@ -191,7 +222,8 @@ impl EndpointState {
     }
 
     fn room(&self, detector: &UtilizationDetector, sample: Sample) -> u64 {
-        let most = detector.running_limit.unwrap_or(self.learned);
+        let has_queue = sample.waiting.is_some_and(|waiting| waiting > 0);
+        let most = detector.running_limit.unwrap_or(if has_queue { 0 } else { self.learned });
         sample.running.map_or(0, |running| most.saturating_sub(running))
     }
 
@@ -199,7 +231,7 @@ impl EndpointState {
     #[expect(clippy::cast_precision_loss, reason = "requests are far fewer than 2^53")]
     pub(super) fn kv_usage(&self, gone: u64) -> Option<f64> {
         let sample = self.sample?;
-        let usage = sample.kv_usage?;
+        let usage = sample.kv_usage?.used;
         let running = sample.running.unwrap_or(self.booked).max(1);
         Some(usage * (running.saturating_sub(gone) as f64 / running as f64))
     }
@@ -221,7 +253,7 @@ impl EndpointState {
         Seen {
             waiting: sample.and_then(|sample| sample.waiting),
             running: sample.and_then(|sample| sample.running),
-            kv_usage: sample.and_then(|sample| sample.kv_usage),
+            kv_usage: sample.and_then(|sample| sample.kv_usage).map(|usage| usage.used),
             age: sample.map(|sample| now.saturating_since(sample.began)),
             expected_waiting: expected_waiting(balance),
             room: expected_waiting(balance.saturating_neg()),

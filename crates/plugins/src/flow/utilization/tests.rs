@@ -89,19 +89,77 @@ fn an_endpoint_is_judged_by_what_it_reports() {
     assert_close(saturation(UtilizationDetector::default(), 0, &[Some(nothing)]), 1.0);
 }
 
+/// An endpoint that said at 0 ms that one request waits, and how much of its cache is used, 0.4: half of a threshold.
+fn named_both() -> Box<dyn Saturation> {
+    let mut state = UtilizationDetector::default().new_state();
+    state.reset(&[(facts(0), Load::default())]);
+    say(&mut *state, &said(0, 1, 0, 0.4));
+    assert_close(judged(&*state), 0.5);
+    state
+}
+
+fn say(state: &mut dyn Saturation, page: &Scraped) {
+    let now = page.began;
+    state.advance(now);
+    state.estimate_mut().unwrap().scraped(now, &facts(0), page);
+}
+
+/// The saturation, which is 1 for exactly the stale.
+fn judged(state: &dyn Saturation) -> f64 {
+    let saturation = state.reading(Partition::Decode).saturation();
+    assert_eq!(state.estimate().unwrap().stale_endpoints() == 1, saturation >= 1.0);
+    saturation
+}
+
+/// What it says every 100 ms, up to and including the one at `last` ms.
+fn keep_saying(state: &mut dyn Saturation, first: u64, last: u64, page: &Scraped) {
+    for began in (first..=last).step_by(100) {
+        say(state, &Scraped { began: Time::from_millis(began), ..page.clone() });
+    }
+}
+
 #[test]
-fn an_endpoint_that_ceases_to_report_a_figure_becomes_stale() {
-    for missing in
-        [Scraped { waiting: None, ..said(150, 0, 0, 0.0) }, Scraped { kv_usage: None, ..said(150, 0, 0, 0.0) }]
-    {
-        let mut state = UtilizationDetector::default().new_state();
-        state.reset(&[(facts(0), Load::default())]);
-        state.estimate_mut().unwrap().scraped(Time::ZERO, &facts(0), &said(0, 1, 0, 0.0));
-        state.estimate_mut().unwrap().scraped(Time::from_millis(150), &facts(0), &missing);
-        assert_close(state.reading(Partition::Decode).saturation(), 0.2);
-        state.advance(Time::from_millis(201));
-        assert_close(state.reading(Partition::Decode).saturation(), 1.0);
-        assert_eq!(state.estimate().unwrap().stale_endpoints(), 1);
+fn an_endpoint_that_ceases_to_name_its_cache_is_soon_judged_by_its_queue() {
+    let mut state = named_both();
+    let queue = Scraped { kv_usage: None, ..said(0, 1, 0, 0.0) };
+    keep_saying(&mut *state, 100, 200, &queue);
+    assert_close(judged(&*state), 0.5);
+    keep_saying(&mut *state, 300, 300, &queue);
+    assert_close(judged(&*state), 0.2);
+    keep_saying(&mut *state, 400, 20_000, &queue);
+    assert_close(judged(&*state), 0.2);
+    say(&mut *state, &said(20_100, 1, 0, 0.4));
+    assert_close(judged(&*state), 0.5);
+}
+
+#[test]
+fn an_endpoint_that_ceases_to_name_its_queue_is_stale_and_in_the_end_judged_by_its_cache() {
+    let mut state = named_both();
+    let cache = Scraped { waiting: None, ..said(0, 0, 0, 0.2) };
+    keep_saying(&mut *state, 100, 200, &cache);
+    assert_close(judged(&*state), 0.5);
+    keep_saying(&mut *state, 300, 9_900, &cache);
+    assert_close(judged(&*state), 1.0);
+    keep_saying(&mut *state, 10_000, 20_000, &cache);
+    assert_close(judged(&*state), 0.25);
+}
+
+#[test]
+fn an_endpoint_that_ceases_to_name_both_stays_stale() {
+    let mut state = named_both();
+    keep_saying(&mut *state, 100, 20_000, &Scraped { waiting: None, kv_usage: None, ..said(0, 0, 0, 0.0) });
+    assert_close(judged(&*state), 1.0);
+}
+
+#[test]
+fn an_endpoint_that_names_its_queue_again_is_judged_by_it_at_once() {
+    for silent in [300, 9_900, 20_000] {
+        for kv_usage in [None, Some(0.2)] {
+            let mut state = named_both();
+            keep_saying(&mut *state, 100, silent, &Scraped { waiting: None, kv_usage, ..said(0, 0, 0, 0.0) });
+            say(&mut *state, &said(silent + 100, 3, 0, 0.0));
+            assert_close(judged(&*state), 0.6);
+        }
     }
 }
 
@@ -141,6 +199,8 @@ struct Plain {
     hidden: u64,
     foreign: u64,
     learned: u64,
+    /// When the queue was first seen that it still has.
+    queue_since: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -163,7 +223,10 @@ impl Plain {
         let shown = sample.waiting.unwrap() + sample.running.unwrap();
         self.hidden = (in_flight + self.foreign).saturating_sub(shown).min(lately);
         self.foreign = (shown + self.hidden).saturating_sub(in_flight);
-        self.learned = self.learned.max(sample.running.unwrap());
+        let running = sample.running.unwrap();
+        self.queue_since = if sample.waiting == Some(0) { None } else { self.queue_since.or(Some(began)) };
+        let has_lasted = |since| began.saturating_since(since) >= Duration::from_millis(100);
+        self.learned = if self.queue_since.is_some_and(has_lasted) { running } else { self.learned.max(running) };
         self.sample = Some(sample);
     }
 
@@ -178,7 +241,7 @@ impl Plain {
         let over = self.count(|lease| {
             lease.started <= began && lease.ended.is_some_and(|(at, how)| at > began && how == Departure::Over)
         });
-        let room = self.learned - sample.running.unwrap();
+        let room = if sample.waiting == Some(0) { self.learned - sample.running.unwrap() } else { 0 };
         (sample.waiting.unwrap() + self.hidden + sent).saturating_sub(over + room)
     }
 }
@@ -223,7 +286,7 @@ proptest! {
                 4 => {
                     // A scrape that began a while ago, but after the last one.
                     let began = now.saturating_sub(Duration::from_millis(wait));
-                    let sample = Scraped { began, ..said(0, a, b, 0.0) };
+                    let sample = Scraped { began, ..said(0, a.saturating_sub(6), b, 0.0) };
                     state.estimate_mut().unwrap().scraped(now, &facts, &sample);
                     if endpoint.sample.as_ref().is_none_or(|last| began > last.began) {
                         endpoint.scraped(sample);
