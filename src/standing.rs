@@ -117,7 +117,16 @@ impl Standing {
     /// Reads from endpoints what `assembled` asks for. An error leaves everything as it was.
     fn scrape(&self, assembled: &Assembled) -> Result<(), String> {
         let set = self.scraper.set(assembled.scraping.clone());
-        set.map_err(|error| format!("metrics-data-source: {error}"))
+        set.map_err(|error| format!("metrics-data-source: {error}"))?;
+        let threshold = self.flags.metrics_staleness_threshold;
+        if let Some(interval) = assembled.scraping.as_ref().map(|scraping| scraping.interval)
+            && interval >= threshold
+        {
+            let what = "metrics of endpoints are read too seldom for --metrics-staleness-threshold: \
+                        in between the gauges of the pool show none";
+            tracing::warn!(?interval, ?threshold, "{what}");
+        }
+        Ok(())
     }
 
     /// The service that runs on `assembled` until it is [reconfigured](Self::reconfigure).
