@@ -63,6 +63,8 @@ struct Record {
     most_running: AtomicUsize,
     /// It does not tell its metrics.
     silent: AtomicBool,
+    /// How often somebody asked for them.
+    scrapes: AtomicUsize,
 }
 
 impl CountingUpstream {
@@ -79,6 +81,7 @@ impl CountingUpstream {
             released,
             most_running: AtomicUsize::new(usize::MAX),
             silent: AtomicBool::new(false),
+            scrapes: AtomicUsize::new(0),
         });
         let router = Router::new().route("/metrics", get(metrics)).fallback(answer).with_state(Arc::clone(&record));
         Ok(Self { server: ServerThread::start_at(address, router)?, record })
@@ -96,6 +99,11 @@ impl CountingUpstream {
     /// Has its metrics say from now on that no more than `most` requests run at once.
     pub fn say_running_at_most(&self, most: usize) {
         self.record.most_running.store(most, Ordering::Relaxed);
+    }
+
+    /// How often its metrics were asked for.
+    pub fn scrapes(&self) -> usize {
+        self.record.scrapes.load(Ordering::Relaxed)
     }
 
     /// Whether it keeps its metrics to itself from now on.
@@ -199,6 +207,7 @@ impl Drop for Open {
 
 /// What vLLM would say of itself, as far as anybody asks. It is no visit.
 async fn metrics(State(record): State<Arc<Record>>) -> Result<String, StatusCode> {
+    record.scrapes.fetch_add(1, Ordering::Relaxed);
     if record.silent.load(Ordering::Relaxed) {
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }

@@ -8,6 +8,7 @@ use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub(super) enum ReadError {
     Gzip(io::Error),
     #[error("{}", innermost(.0))]
     Broken(hyper::Error),
+    #[error("the connection ended before the answer did")]
+    Ended,
 }
 
 /// What lies under the library's own words.
@@ -184,20 +187,23 @@ impl Connection {
 
     async fn get(mut self, request: Request<Empty<Bytes>>) -> Result<(Vec<u8>, Option<Self>), Failed> {
         let Self { requests, driver, .. } = &mut self;
+        let answered = AtomicBool::new(false);
         let exchange = async {
             let unanswered = |error| Failed { answered: false, error: ReadError::Broken(error) };
             requests.ready().await.map_err(unanswered)?;
             let response = requests.send_request(request).await.map_err(unanswered)?;
+            answered.store(true, Ordering::Relaxed);
             take_page(response).await.map_err(|error| Failed { answered: true, error })
         };
         let (page, open) = alongside(driver.as_mut(), exchange).await;
-        Ok((page?, open.then_some(self)))
+        let ended = || Err(Failed { answered: answered.load(Ordering::Relaxed), error: ReadError::Ended });
+        Ok((page.unwrap_or_else(ended)?, open.then_some(self)))
     }
 }
 
-/// Runs `exchange` and, as long as it takes, the connection that it runs on. Tells also whether the connection is open
-/// still.
-async fn alongside<D: Future, E: Future>(mut driver: Pin<&mut D>, exchange: E) -> (E::Output, bool) {
+/// Runs `exchange` and, as long as it takes, the connection that it runs on. None if the connection ended and left it
+/// waiting for what can come no more. Tells also whether the connection is open still.
+async fn alongside<D: Future, E: Future>(mut driver: Pin<&mut D>, exchange: E) -> (Option<E::Output>, bool) {
     let mut exchange = pin!(exchange);
     let mut open = true;
     poll_fn(move |cx| {
@@ -206,8 +212,9 @@ async fn alongside<D: Future, E: Future>(mut driver: Pin<&mut D>, exchange: E) -
             open = false;
         }
         match exchange.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready((output, open)),
-            Poll::Pending => Poll::Pending,
+            Poll::Ready(output) => Poll::Ready((Some(output), open)),
+            Poll::Pending if open => Poll::Pending,
+            Poll::Pending => Poll::Ready((None, open)),
         }
     })
     .await
