@@ -64,7 +64,7 @@ pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: 
         }
     }
     if let Some((node, false)) = populate_non_leader {
-        let message = "has no effect in this version, which does not read the cluster yet";
+        let message = "has no effect in this version, which elects no leader";
         diagnostics.warn(document.place(node), message);
     }
     Gates { flow_control }

@@ -57,7 +57,7 @@ fn retired_gates_warn() {
 #[test]
 fn gates_that_change_nothing_yet() {
     assert_snapshot!(diagnose("featureGates: [haPopulateNonLeaderDatastore=false]"), @"
-    c.yaml:1:16: warning: featureGates[0]: has no effect in this version, which does not read the cluster yet
+    c.yaml:1:16: warning: featureGates[0]: has no effect in this version, which elects no leader
     ok
     ");
     // The last one counts.
