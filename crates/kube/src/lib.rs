@@ -8,9 +8,12 @@
 //! ```
 //!
 //! The [`Index`] holds what was last said and knows no clock, no task and no network; [`Kubernetes::follow`] feeds it.
+//!
+//! Apart from that a [`Candidate`] takes part in the [election](Timings) of a leader, by a Lease.
 
 mod collection;
 mod crd;
+mod election;
 mod index;
 mod objective;
 mod pod;
@@ -23,6 +26,7 @@ pub use crd::{
     Condition, InferenceModelRewrite, InferenceModelRewriteSpec, InferenceObjective, InferenceObjectiveSpec, MatchType,
     ModelMatch, ObjectiveStatus, PoolRef, RewriteMatch, RewriteRule, RewriteStatus, RewriteTarget, crds,
 };
+pub use election::{Candidate, Timings};
 pub use index::{Change, Index, Objectives, PoolId};
 pub use objective::Objective;
 pub use pod::Pod;

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -7,9 +8,11 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
+use sluice_core::Clock;
 
 use crate::collection::{Event, Key};
 use crate::crd::POOL_GROUP;
+use crate::election::{Candidate, Timings};
 use crate::index::{Change, Index, PoolId};
 use crate::objective::Objective;
 use crate::pod::{Pod, PodObject};
@@ -66,6 +69,19 @@ impl Kubernetes {
     /// The namespace of the kubeconfig's context or of the service account; `default` where neither names one.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// Somebody who takes part in the election of a leader by the Lease `lease`. No other process may ever have had the
+    /// same `identity`.
+    pub fn candidate(
+        &self,
+        namespace: &str,
+        lease: String,
+        identity: String,
+        timings: Timings,
+        clock: Arc<dyn Clock>,
+    ) -> Candidate {
+        Candidate::new(self.client.clone(), namespace, lease, identity, timings, clock)
     }
 
     /// Tells `changed` the state of everything after each change of it, without an end. While the server is away the

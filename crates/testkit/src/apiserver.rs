@@ -13,6 +13,7 @@ use crate::server_thread::ServerThread;
 use crate::{eventually, guardian};
 
 mod http;
+mod leases;
 mod selector;
 mod store;
 
@@ -40,14 +41,16 @@ impl Resource {
     /// Of the group that objectives had before.
     pub const OLDER_OBJECTIVE: Self = Self { group: "inference.networking.x-k8s.io", ..Self::OBJECTIVE };
 
+    pub const LEASE: Self = Self { group: "coordination.k8s.io", version: "v1", plural: "leases", kind: "Lease" };
+
     fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 }
 
 /// A Kubernetes API server, as far as a picker asks one: lists and watches of namespaced objects, with resource
-/// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, and
-/// connections that break. Plain HTTP, and everything in memory.
+/// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, leases that
+/// are made, read and replaced, and connections that break. Plain HTTP, and everything in memory.
 #[derive(Debug)]
 pub struct ApiServer {
     address: SocketAddr,
@@ -96,6 +99,16 @@ impl ApiServer {
     /// Removes an object, if it is there.
     pub fn delete(&self, resource: Resource, name: &str) {
         self.store.delete(resource, name);
+    }
+
+    /// The object as it is now.
+    pub fn object(&self, resource: Resource, name: &str) -> Option<Value> {
+        self.store.object(resource, name)
+    }
+
+    /// Writes of leases are done and not answered; or no longer so.
+    pub fn set_mute(&self, mute: bool) {
+        self.store.set_mute(mute);
     }
 
     /// Watches from before now are answered with 410.

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, StatusCode, Uri, header};
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 
 use super::selector::Selection;
 use super::store::{News, Store};
-use super::{NAMESPACE, Resource};
+use super::{NAMESPACE, Resource, leases};
 
 /// A watch on which nothing happens is told the present version this often.
 const BOOKMARK_EVERY: Duration = Duration::from_millis(500);
@@ -24,7 +25,11 @@ const BOOKMARK_EVERY: Duration = Duration::from_millis(500);
 const RESOURCES: [Resource; 4] = [Resource::POD, Resource::POOL, Resource::OBJECTIVE, Resource::OLDER_OBJECTIVE];
 
 pub(crate) fn router(store: Arc<Store>) -> Router {
-    Router::new().fallback(answer).with_state(store)
+    Router::new()
+        .route(leases::ALL, post(leases::create))
+        .route(leases::ONE, get(leases::read).put(leases::replace))
+        .fallback(answer)
+        .with_state(store)
 }
 
 async fn answer(State(store): State<Arc<Store>>, method: Method, uri: Uri) -> Response {
@@ -70,12 +75,13 @@ fn status(code: u16) -> Value {
     let reason = match code {
         403 => "Forbidden",
         404 => "NotFound",
+        409 => "Conflict",
         _ => "Expired",
     };
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "message": reason, "code": code})
 }
 
-fn refusal(code: u16) -> Response {
+pub(super) fn refusal(code: u16) -> Response {
     let http = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (http, axum::Json(status(code))).into_response()
 }

@@ -32,6 +32,8 @@ struct State {
     /// How many times all watches have been ended.
     generation: u64,
     refusals: BTreeMap<Resource, u16>,
+    /// Writes are not answered.
+    mute: bool,
     delay: Duration,
     requests: BTreeSet<String>,
 }
@@ -64,23 +66,53 @@ impl Store {
         self.news.send_replace(());
     }
 
-    pub(crate) fn apply(&self, resource: Resource, mut object: Value) {
+    pub(crate) fn apply(&self, resource: Resource, object: Value) {
+        self.change(|state| state.store(resource, object));
+    }
+
+    pub(crate) fn object(&self, resource: Resource, name: &str) -> Option<Value> {
+        self.state().objects.get(&(resource, name.to_owned())).cloned()
+    }
+
+    /// Makes an object that is not there yet; otherwise the status of the refusal.
+    pub(crate) fn create(&self, resource: Resource, object: Value) -> Result<Value, u16> {
+        self.write(resource, object, |present, _| if present.is_some() { Err(409) } else { Ok(()) })
+    }
+
+    /// Replaces an object that is there, in the version that `object` names if it names one; otherwise the status of the
+    /// refusal.
+    pub(crate) fn replace(&self, resource: Resource, object: Value) -> Result<Value, u16> {
+        self.write(resource, object, |present, object| {
+            let Some(present) = present else { return Err(404) };
+            let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+            let is_outdated = version(object).is_some_and(|named| Some(named) != version(present));
+            if is_outdated { Err(409) } else { Ok(()) }
+        })
+    }
+
+    fn write(
+        &self,
+        resource: Resource,
+        object: Value,
+        check: impl FnOnce(Option<&Value>, &Value) -> Result<(), u16>,
+    ) -> Result<Value, u16> {
+        let key = (resource, name(&object));
+        let mut outcome = Err(0);
         self.change(|state| {
-            state.version += 1;
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            let before = state.objects.remove(&(resource, name.clone()));
-            let uid = before
-                .as_ref()
-                .map_or_else(|| format!("uid-{}", state.version).into(), |old| old["metadata"]["uid"].clone());
-            object["apiVersion"] = resource.api_version().into();
-            object["kind"] = resource.kind.into();
-            let metadata = &mut object["metadata"];
-            metadata["namespace"] = NAMESPACE.into();
-            metadata["uid"] = uid;
-            metadata["resourceVersion"] = state.version.to_string().into();
-            state.objects.insert((resource, name), object.clone());
-            state.history.push(Happening { version: state.version, resource, before, after: Some(object) });
+            outcome = check(state.objects.get(&key), &object).map(|()| {
+                state.store(resource, object);
+                state.objects[&key].clone()
+            });
         });
+        outcome
+    }
+
+    pub(crate) fn set_mute(&self, mute: bool) {
+        self.change(|state| state.mute = mute);
+    }
+
+    pub(crate) fn is_mute(&self) -> bool {
+        self.state().mute
     }
 
     pub(crate) fn delete(&self, resource: Resource, name: &str) {
@@ -162,6 +194,29 @@ impl Store {
             state.history.iter().filter(|happening| happening.version > version && happening.resource == resource);
         News::Events(since.filter_map(|happening| happening.event(selection)).collect(), state.version)
     }
+}
+
+impl State {
+    fn store(&mut self, resource: Resource, mut object: Value) {
+        self.version += 1;
+        let name = name(&object);
+        let before = self.objects.remove(&(resource, name.clone()));
+        let uid = before
+            .as_ref()
+            .map_or_else(|| format!("uid-{}", self.version).into(), |old| old["metadata"]["uid"].clone());
+        object["apiVersion"] = resource.api_version().into();
+        object["kind"] = resource.kind.into();
+        let metadata = &mut object["metadata"];
+        metadata["namespace"] = NAMESPACE.into();
+        metadata["uid"] = uid;
+        metadata["resourceVersion"] = self.version.to_string().into();
+        self.objects.insert((resource, name), object.clone());
+        self.history.push(Happening { version: self.version, resource, before, after: Some(object) });
+    }
+}
+
+fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
 impl Happening {
