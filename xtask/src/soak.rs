@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 use sluice_testkit::{
-    Burst, CountingUpstream, EnvoyConfig, EvictionSoak, PickerConfig, ReloadSoak, Soak, Stack, Template, envoy_binary,
-    flow_config, workspace,
+    Burst, CountingUpstream, EnvoyConfig, EvictionSoak, EvictionSoakReport, PickerConfig, ReloadSoak, Soak, Stack,
+    Template, envoy_binary, flow_config, workspace,
 };
 
 use crate::console::say;
@@ -76,7 +76,8 @@ async fn evict(picker: &Path, simulator: &Path, evictions: u64, seed: u64) -> Re
     let evictions = evictions.div_ceil(ENDS.len() as u64);
     for (template, mid_stream) in ENDS {
         say(format_args!("{template:?}, {mid_stream}: {evictions} evictions or more"));
-        let soak = EvictionSoak { picker, simulator, template, mid_stream, evictions, seed };
+        let at_least = EvictionSoakReport { evictions, ..EvictionSoakReport::default() };
+        let soak = EvictionSoak { picker, simulator, template, mid_stream, at_least, seed };
         say(format_args!("{}", soak.run().await?));
     }
     Ok(())

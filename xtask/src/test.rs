@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that a change must hold, with a summary at the end.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -179,6 +180,10 @@ fn tally(command: &mut Command) -> Result<Tally> {
     }
     let status = child.wait()?;
     if !tally.failed_tests.is_empty() {
+        say(format_args!("\n==== what the failed tests said"));
+        for line in tally.failures.lines() {
+            say(format_args!("{line}"));
+        }
         bail!("{tally}: {}", tally.failed_tests.join(", "));
     }
     if !status.success() {
@@ -194,11 +199,13 @@ struct Tally {
     failed: u64,
     ignored: u64,
     failed_tests: Vec<String>,
+    failures: Failures,
 }
 
 impl Tally {
     fn count(&mut self, line: &str) {
         let line = line.trim_end();
+        self.failures.read(line);
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failed_tests.push(name.to_owned());
         }
@@ -215,6 +222,49 @@ impl Tally {
                 _ => {}
             }
         }
+    }
+}
+
+/// The last lines that each failed test has printed: in a long log nobody finds them otherwise.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Failures {
+    reading: bool,
+    tests: Vec<VecDeque<String>>,
+}
+
+impl Failures {
+    const LINES_PER_TEST: usize = 40;
+
+    /// Understands what libtest prints after all tests of a program.
+    ///
+    /// ```text
+    /// failures:
+    ///
+    /// ---- name::of::a::test stdout ----
+    /// …
+    ///
+    /// failures:
+    ///     name::of::a::test
+    ///
+    /// test result: FAILED. …
+    /// ```
+    fn read(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.reading = true;
+            self.tests.push(VecDeque::new());
+        } else if line == "failures:" {
+            self.reading = false;
+        }
+        let Some(test) = self.tests.last_mut().filter(|_| self.reading) else { return };
+        if test.len() > Self::LINES_PER_TEST {
+            // Behind the name.
+            test.remove(1);
+        }
+        test.push_back(line.to_owned());
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        self.tests.iter().flatten().map(String::as_str)
     }
 }
 
@@ -250,13 +300,37 @@ mod tests {
         for line in [
             "test queue::tests::holds ... ok\n",
             "test queue::tests::drops ... FAILED\n",
+            "\n",
+            "failures:\n",
+            "\n",
+            "---- queue::tests::drops stdout ----\n",
+            "left: 1\n",
+            "\n",
+            "\n",
+            "failures:\n",
+            "    queue::tests::drops\n",
+            "\n",
             "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
             "test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.00s\n",
         ] {
             tally.count(line);
         }
-        let failed_tests = vec!["queue::tests::drops".to_owned()];
-        assert_eq!(tally, Tally { passed: 43, failed: 1, ignored: 2, failed_tests });
+        assert_eq!(tally.to_string(), "43 passed, 1 failed, 2 ignored");
+        assert_eq!(tally.failed_tests, ["queue::tests::drops"]);
+        let said: Vec<_> = tally.failures.lines().collect();
+        assert_eq!(said, ["---- queue::tests::drops stdout ----", "left: 1", "", ""]);
+    }
+
+    #[test]
+    fn of_a_failed_test_the_last_lines_are_kept_with_its_name() {
+        let mut failures = Failures::default();
+        failures.read("---- talks stdout ----");
+        for number in 0..1_000 {
+            failures.read(&number.to_string());
+        }
+        let said: Vec<_> = failures.lines().collect();
+        assert_eq!(said.len(), 1 + Failures::LINES_PER_TEST);
+        assert_eq!((said[0], *said.last().unwrap()), ("---- talks stdout ----", "999"));
     }
 
     #[test]

