@@ -9,7 +9,8 @@
 //!
 //! The [`Index`] holds what was last said and knows no clock, no task and no network; [`Kubernetes::follow`] feeds it.
 //!
-//! Apart from that a [`Candidate`] takes part in the [election](Timings) of a leader, by a Lease.
+//! Apart from that a [`Candidate`] takes part in the [election](Timings) of a leader, by a Lease, and a
+//! [`Reviewer`] asks who a bearer token is of.
 
 mod collection;
 mod crd;
@@ -18,6 +19,7 @@ mod index;
 mod objective;
 mod pod;
 mod pool;
+mod review;
 mod source;
 mod watch;
 
@@ -28,7 +30,9 @@ pub use crd::{
 };
 pub use election::{Candidate, Timings};
 pub use index::{Change, Index, Objectives, PoolId};
+pub use kube::Config;
 pub use objective::Objective;
 pub use pod::Pod;
 pub use pool::{Pool, TargetPorts};
+pub use review::{Access, ReviewError, Reviewer};
 pub use source::{AccessError, Kubernetes, Membership};

@@ -17,6 +17,7 @@ use crate::index::{Change, Index, PoolId};
 use crate::objective::Objective;
 use crate::pod::{Pod, PodObject};
 use crate::pool::{Pool, TargetPorts};
+use crate::review::Reviewer;
 use crate::watch::{Watched, events};
 
 /// What makes a pod a member of the pool.
@@ -82,6 +83,11 @@ impl Kubernetes {
         clock: Arc<dyn Clock>,
     ) -> Candidate {
         Candidate::new(self.client.clone(), namespace, lease, identity, timings, clock)
+    }
+
+    /// Asks the server about the bearers of tokens.
+    pub fn reviewer(&self) -> Reviewer {
+        Reviewer::new(self.client.clone())
     }
 
     /// Tells `changed` the state of everything after each change of it, without an end. While the server is away the

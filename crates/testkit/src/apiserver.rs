@@ -8,12 +8,14 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub use self::reviews::ReviewCounts;
 use self::store::Store;
 use crate::server_thread::ServerThread;
 use crate::{eventually, guardian};
 
 mod http;
 mod leases;
+mod reviews;
 mod selector;
 mod store;
 
@@ -42,6 +44,19 @@ impl Resource {
     pub const OLDER_OBJECTIVE: Self = Self { group: "inference.networking.x-k8s.io", ..Self::OBJECTIVE };
 
     pub const LEASE: Self = Self { group: "coordination.k8s.io", version: "v1", plural: "leases", kind: "Lease" };
+    pub const TOKEN_REVIEW: Self =
+        Self { group: "authentication.k8s.io", version: "v1", plural: "tokenreviews", kind: "TokenReview" };
+    pub const SUBJECT_ACCESS_REVIEW: Self = Self {
+        group: "authorization.k8s.io",
+        version: "v1",
+        plural: "subjectaccessreviews",
+        kind: "SubjectAccessReview",
+    };
+
+    /// Objects of other kinds are in a namespace.
+    fn is_cluster_wide(self) -> bool {
+        [Self::TOKEN_REVIEW, Self::SUBJECT_ACCESS_REVIEW].contains(&self)
+    }
 
     fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
@@ -50,7 +65,8 @@ impl Resource {
 
 /// A Kubernetes API server, as far as a picker asks one: lists and watches of namespaced objects, with resource
 /// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, leases that
-/// are made, read and replaced, and connections that break. Plain HTTP, and everything in memory.
+/// are made, read and replaced, reviews of tokens and of access, and connections that break. Plain HTTP, and everything
+/// in memory.
 #[derive(Debug)]
 pub struct ApiServer {
     address: SocketAddr,
@@ -149,7 +165,7 @@ impl ApiServer {
         self.store.set_delay(delay);
     }
 
-    /// What has been asked for, each as `verb group/plural`.
+    /// What has been asked for, each as `verb group/plural`, with `cluster-wide` after kinds that are in no namespace.
     pub fn requests(&self) -> BTreeSet<String> {
         self.store.requests()
     }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::selector::Selection;
 use super::store::{News, Store};
-use super::{NAMESPACE, Resource, leases};
+use super::{NAMESPACE, Resource, leases, reviews};
 
 /// A watch on which nothing happens is told the present version this often.
 const BOOKMARK_EVERY: Duration = Duration::from_millis(500);
@@ -28,6 +28,8 @@ pub(crate) fn router(store: Arc<Store>) -> Router {
     Router::new()
         .route(leases::ALL, post(leases::create))
         .route(leases::ONE, get(leases::read).put(leases::replace))
+        .route(reviews::TOKENS, post(reviews::token))
+        .route(reviews::ACCESS, post(reviews::access))
         .fallback(answer)
         .with_state(store)
 }

@@ -5,12 +5,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::reviews::Reviews;
 use super::selector::Selection;
 use super::{NAMESPACE, Resource};
 
 /// The objects, and everything that has happened to them.
 #[derive(Debug)]
 pub(crate) struct Store {
+    pub(super) reviews: Reviews,
     state: Mutex<State>,
     /// Changes with every change of the state.
     news: watch::Sender<()>,
@@ -18,7 +20,7 @@ pub(crate) struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self { state: Mutex::default(), news: watch::Sender::new(()) }
+        Self { reviews: Reviews::default(), state: Mutex::default(), news: watch::Sender::new(()) }
     }
 }
 
@@ -160,7 +162,8 @@ impl Store {
     /// Notes a request; returns the status with which it is refused, if it is.
     pub(crate) fn ask(&self, verb: &str, resource: Resource) -> Option<u16> {
         let mut state = self.state();
-        state.requests.insert(format!("{verb} {}/{}", resource.group, resource.plural));
+        let scope = if resource.is_cluster_wide() { " cluster-wide" } else { "" };
+        state.requests.insert(format!("{verb} {}/{}{scope}", resource.group, resource.plural));
         state.refusals.get(&resource).copied()
     }
 
