@@ -123,21 +123,25 @@ fn the_values_for_charts_of_the_reference_name_this_version_and_flags_that_have_
     assert!(line.flags.drain_timeout + line.flags.stream_drain_timeout < grace);
 }
 
-#[test]
-fn the_page_lists_exactly_the_rights_that_are_granted() {
-    let role = fs::read_to_string(root().join("deploy/base/role.yaml")).unwrap();
-    let role: Value = serde_saphyr::from_str(&role).unwrap();
+/// The rows of a table of rights that a file in `deploy/` begins with.
+fn rows_of(role: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("deploy").join(role)).unwrap();
+    let role: Value = serde_saphyr::from_str(text.split("\n---\n").next().unwrap()).unwrap();
     let quoted = |list: &Value| {
         let texts = list.as_array().unwrap().iter().map(|text| text.as_str().unwrap()).filter(|text| !text.is_empty());
         texts.map(|text| format!("`{text}`")).collect::<Vec<_>>().join(", ")
     };
     let rules = role["rules"].as_array().unwrap().iter();
     let cells = rules.map(|rule| ["apiGroups", "resources", "verbs"].map(|field| quoted(&rule[field])));
-    let expected: Vec<_> = cells.map(|cells| format!("| {} |", cells.join(" | ")).replace("|  |", "| |")).collect();
+    cells.map(|cells| format!("| {} |", cells.join(" | ")).replace("|  |", "| |")).collect()
+}
 
+#[test]
+fn the_page_lists_exactly_the_rights_that_are_granted() {
     let page = fs::read_to_string(root().join("docs/deploy.md")).unwrap();
-    let table = page.split_once("\n## What it may do\n").unwrap().1;
-    let rows: Vec<_> = table.lines().skip_while(|line| !line.starts_with("|---")).skip(1).collect();
-    let rows: Vec<_> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
-    assert_eq!(rows, expected);
+    let section = page.split_once("\n## What it may do\n").unwrap().1.split("\n## ").next().unwrap();
+    let tables = section.split("|---|---|---|\n").skip(1);
+    let rows = tables.map(|table| table.lines().take_while(|line| line.starts_with('|')).map(str::to_owned).collect());
+    let rows: Vec<Vec<String>> = rows.collect();
+    assert_eq!(rows, [rows_of("base/role.yaml"), rows_of("overlays/monitoring/reviews.yaml")]);
 }

@@ -91,6 +91,9 @@ pub(crate) struct Flags {
     /// Metrics of an endpoint that are older than this do not count in the gauges of the pool.
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub(crate) metrics_staleness_threshold: Duration,
+    /// Serve /metrics and /debug to those only whom the API server lets get them; unset: true for a pool in Kubernetes.
+    #[arg(long, value_parser = go_bool, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) metrics_endpoint_auth: Option<bool>,
     /// How long to go on serving after SIGTERM, so that gateways notice.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
@@ -134,8 +137,6 @@ pub(crate) struct WithoutEffect {
     emit_endpoint_scores: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     enable_grpc_stream_metrics: Option<bool>,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
-    metrics_endpoint_auth: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     enable_pprof: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
-use sluice_kube::{Index, Kubernetes, Membership, Objectives, PoolId, TargetPorts};
+use sluice_kube::{Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, TargetPorts};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -58,13 +58,21 @@ fn membership(flags: &Flags) -> Result<Membership, String> {
     }
 }
 
-/// Follows the pool. The receiver tells whether there is a pool and everything about it has been heard.
+/// What others want of the API server.
+#[derive(Clone, Debug)]
+pub(crate) struct Followed {
+    /// Whether there is a pool and everything about it has been heard.
+    pub(crate) known: watch::Receiver<bool>,
+    pub(crate) reviewer: Reviewer,
+}
+
+/// Follows the pool.
 pub(crate) fn start(
     target: Target,
     table: Arc<EndpointTable>,
     objectives: ObjectivesInForce,
     tasks: &Tasks,
-) -> anyhow::Result<watch::Receiver<bool>> {
+) -> anyhow::Result<Followed> {
     let Target { name, namespace, group, membership } = target;
     let kubernetes = Handle::current().block_on(Kubernetes::find())?;
     let namespace = namespace.unwrap_or_else(|| kubernetes.namespace().to_owned());
@@ -72,9 +80,10 @@ pub(crate) fn start(
     let (known, is_known) = watch::channel(false);
     let mut follower = Follower { table, objectives, known, in_force: None, told: BTreeSet::new() };
     let id = PoolId { namespace, name, group };
+    let reviewer = kubernetes.reviewer();
     let body = kubernetes.follow(id, membership, move |index| follower.take_over(index));
     tasks.spawn("kubernetes", Criticality::Critical, body);
-    Ok(is_known)
+    Ok(Followed { known: is_known, reviewer })
 }
 
 /// Hands over what is known of the pool.

@@ -1,5 +1,6 @@
 //! `epp`: wires the parts of Sluice together and decides nothing.
 
+mod access;
 mod certificate;
 mod check;
 mod connection;

@@ -1,29 +1,35 @@
 use axum::Router;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get};
 use prometheus::{Registry, TextEncoder};
 use sluice_router::{FlowSnapshot, FlowState as _};
 
+use crate::access::Gate;
 use crate::debug;
 use crate::in_force::InForce;
 use crate::pool_view::PoolView;
 use crate::rendering::{Rendered, Rendering, Writer};
 
 /// `GET /metrics`, in the Prometheus text format; `GET /debug/config`, the configuration in force; `GET /debug/flow`,
-/// where there is flow control.
-pub(crate) fn router(registry: Registry, view: Option<PoolView>, in_force: InForce) -> Router {
+/// where there is flow control. All of them for those only whom `gate` lets through, if there is one.
+pub(crate) fn router(registry: Registry, view: Option<PoolView>, in_force: InForce, gate: Option<Gate>) -> Router {
     let writer = Writer::default();
     let metrics = Rendering::new(Writer::clone(&writer), move || metrics_page(&registry));
     let config = get(async move || ([(header::CONTENT_TYPE, "application/json")], in_force.page()));
     let router = Router::new().route("/metrics", serve(metrics, prometheus::TEXT_FORMAT));
     let router = router.route("/debug/config", config);
-    match view {
+    let router = match view {
         None => router,
         Some(view) => {
             let flow = Rendering::new(writer, move || Ok(flow_page(&view)));
             router.route("/debug/flow", serve(flow, "application/json"))
         }
+    };
+    match gate {
+        None => router,
+        Some(gate) => router.route_layer(from_fn_with_state(gate, Gate::check)),
     }
 }
 

@@ -11,9 +11,11 @@ use sluice_follow::FollowedFile;
 use sluice_plugins::BUILTIN;
 use tokio::runtime::{Handle, Runtime};
 
+use crate::access::Gate;
 use crate::environment::Environment;
 use crate::flags::{CommandLine, ConfigSource, Flags, Task};
 use crate::in_force::{InForce, Shown, sha256};
+use crate::kubernetes::Followed;
 use crate::reload::Reloading;
 use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
@@ -130,10 +132,25 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
         reload::start(reloading, file, source, &tasks)?;
     }
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
-    let (admission, view, pool_known) =
-        (standing.admission.clone(), standing.view.clone(), standing.pool_known.clone());
+    let (admission, view) = (standing.admission.clone(), standing.view.clone());
+    let gate = gate(flags, standing.followed.as_ref())?;
+    let pool_known = standing.followed.as_ref().map(|followed| followed.known.clone());
     let flags = flags.clone();
-    Ok(Parts { flags, service, max_reply, tls, registry, admission, view, pool_known, in_force, tasks })
+    Ok(Parts { flags, service, max_reply, tls, registry, admission, view, gate, pool_known, in_force, tasks })
+}
+
+/// Who may read the metrics port; none: everybody.
+fn gate(flags: &Flags, followed: Option<&Followed>) -> anyhow::Result<Option<Gate>> {
+    match (flags.metrics_endpoint_auth, followed) {
+        (Some(false), _) | (None, None) => Ok(None),
+        (Some(true), None) => {
+            let what = "--metrics-endpoint-auth: without a pool in Kubernetes there is no API server to ask, and \
+                        everybody may read the metrics port";
+            tracing::warn!("{what}");
+            Ok(None)
+        }
+        (Some(true) | None, Some(followed)) => Gate::new(followed.reviewer.clone()).map(Some),
+    }
 }
 
 /// The file whose changes are to be followed. A pipe, as of a shell's `<(...)`, can be read once only.

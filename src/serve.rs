@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::access::Gate;
 use crate::flags::Flags;
 use crate::health::Readiness;
 use crate::in_force::InForce;
@@ -39,6 +40,8 @@ pub(crate) struct Parts {
     pub(crate) registry: Registry,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
+    /// Before the pages of the metrics port.
+    pub(crate) gate: Option<Gate>,
     /// Whether there is a pool and everything about it is known, where that may change; else it is.
     pub(crate) pool_known: Option<watch::Receiver<bool>>,
     pub(crate) in_force: InForce,
@@ -57,7 +60,7 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_reply, tls, registry, admission, view, pool_known, in_force, tasks } = parts;
+    let Parts { flags, service, max_reply, tls, registry, admission, view, gate, pool_known, in_force, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -73,7 +76,7 @@ pub(crate) async fn serve(
     tasks.spawn(
         "metrics",
         Criticality::Critical,
-        http_port::serve(metrics, metrics_server::router(registry, view, in_force)),
+        http_port::serve(metrics, metrics_server::router(registry, view, in_force, gate)),
     );
     let (stop, stopped) = oneshot::channel();
     let cut = CancellationToken::new();

@@ -14,10 +14,9 @@ use sluice_router::admission::Admission;
 use sluice_router::{
     FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SheddingGate, TenantLabels,
 };
-use tokio::sync::watch;
 
 use crate::flags::Flags;
-use crate::kubernetes::Target;
+use crate::kubernetes::{Followed, Target};
 use crate::objectives::ObjectivesInForce;
 use crate::pool_view::PoolView;
 use crate::run::Failure;
@@ -37,8 +36,8 @@ pub(crate) struct Standing {
     table: Arc<EndpointTable>,
     tenants: TenantLabels,
     objectives: ObjectivesInForce,
-    /// Whether there is a pool and everything about it is known; none where that does not change.
-    pub(crate) pool_known: Option<watch::Receiver<bool>>,
+    /// The pool as Kubernetes has it; none where its endpoints come from elsewhere.
+    pub(crate) followed: Option<Followed>,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
     durations: Option<FlowDurations>,
@@ -85,7 +84,7 @@ impl Standing {
             table,
             tenants,
             objectives,
-            pool_known: None,
+            followed: None,
             admission,
             view: None,
             durations: None,
@@ -93,13 +92,13 @@ impl Standing {
         };
         standing.measure(registry, assembled).context("registering metrics")?;
         standing.scrape(assembled).map_err(Failure::setup)?;
-        standing.pool_known = target.map(|target| standing.follow_kubernetes(target, tasks)).transpose()?;
+        standing.followed = target.map(|target| standing.follow_kubernetes(target, tasks)).transpose()?;
         Ok(standing)
     }
 
-    fn follow_kubernetes(&self, target: Target, tasks: &Tasks) -> Result<watch::Receiver<bool>, Failure> {
-        let known = kubernetes::start(target, Arc::clone(&self.table), self.objectives.clone(), tasks);
-        known.map_err(|error| Failure::setup(format!("no access to a Kubernetes API server: {error:#}")))
+    fn follow_kubernetes(&self, target: Target, tasks: &Tasks) -> Result<Followed, Failure> {
+        let followed = kubernetes::start(target, Arc::clone(&self.table), self.objectives.clone(), tasks);
+        followed.map_err(|error| Failure::setup(format!("no access to a Kubernetes API server: {error:#}")))
     }
 
     fn measure(&mut self, registry: &Registry, assembled: &Assembled) -> Result<(), prometheus::Error> {

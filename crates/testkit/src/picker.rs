@@ -11,6 +11,8 @@ use crate::client;
 use crate::exposition::Exposition;
 use crate::process::Process;
 
+/// Whether the metrics port asks for tokens.
+const AUTH_FLAG: &str = "--metrics-endpoint-auth";
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running `epp`.
@@ -39,7 +41,8 @@ impl Picker {
         Self::start_command(command).await
     }
 
-    /// The same with the API server that `kubeconfig` names, where `arguments` name the pool.
+    /// The same with the API server that `kubeconfig` names, where `arguments` name the pool. Everybody may read its metrics
+    /// port unless they name the flag `--metrics-endpoint-auth`.
     pub async fn start_in_cluster(
         program: &Path,
         config: &Path,
@@ -48,6 +51,9 @@ impl Picker {
     ) -> Result<Self> {
         let mut command = Command::new(program);
         command.arg("--config-file").arg(config).args(arguments);
+        if !arguments.iter().any(|argument| argument.starts_with(AUTH_FLAG)) {
+            command.arg(format!("{AUTH_FLAG}=false"));
+        }
         command.env("KUBECONFIG", kubeconfig).env_remove("NAMESPACE").env_remove("POD_NAME");
         Self::start_command(command).await
     }

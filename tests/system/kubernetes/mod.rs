@@ -1,6 +1,7 @@
 //! The pool, its pods and its objectives in Kubernetes: an API server that is made for the test, real Envoy, and model
 //! servers at addresses of their own as pods.
 
+mod access;
 mod churn;
 mod cluster;
 mod objectives;

@@ -133,8 +133,8 @@ fn references_exist(rendering: &Rendering) -> Vec<String> {
         let names = items(&pod["volumes"]).map(|volume| &volume["configMap"]["name"]).filter(|name| !name.is_null());
         references.extend(names.map(|name| (deployment, "ConfigMap", name)));
     }
-    for binding in rendering.of_kind("RoleBinding") {
-        let named = items(&binding.0["subjects"]).chain([&binding.0["roleRef"]]);
+    for binding in rendering.of_kind("RoleBinding").chain(rendering.of_kind("ClusterRoleBinding")) {
+        let named = items(&binding.0["subjects"]).filter(|subject| is_own(subject)).chain([&binding.0["roleRef"]]);
         references.extend(named.map(|named| (binding, text(&named["kind"]), &named["name"])));
     }
     for route in rendering.of_kind("HTTPRoute") {
@@ -145,6 +145,11 @@ fn references_exist(rendering: &Rendering) -> Vec<String> {
     references.extend(hosts);
     let missing = references.into_iter().filter(|(_, kind, name)| rendering.find(kind, text(name)).is_none());
     missing.map(|(object, kind, name)| format!("{object}: there is no {kind} {name}")).collect()
+}
+
+/// Somebody of another installation is bound by a namespace; here it stands for the one that is set later.
+fn is_own(subject: &Value) -> bool {
+    subject["namespace"].is_null() || subject["namespace"] == "default"
 }
 
 /// A pool names the Service of a picker, and a picker the pool.

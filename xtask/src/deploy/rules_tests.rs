@@ -47,6 +47,12 @@ fn installation() -> Vec<Value> {
     let mut binding = named("rbac.authorization.k8s.io/v1", "RoleBinding");
     binding["roleRef"] = json!({"kind": "Role", "name": "epp"});
     binding["subjects"] = json!([{"kind": "ServiceAccount", "name": "epp"}]);
+    let mut cluster_binding = named("rbac.authorization.k8s.io/v1", "ClusterRoleBinding");
+    cluster_binding["roleRef"] = json!({"kind": "ClusterRole", "name": "epp"});
+    cluster_binding["subjects"] = json!([
+        {"kind": "ServiceAccount", "name": "epp", "namespace": "default"},
+        {"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"},
+    ]);
     let route = json!({"rules": [{"backendRefs": [{"kind": "InferencePool", "name": "chat"}]}]});
     vec![
         object("apps/v1", "Deployment", deployment),
@@ -59,6 +65,8 @@ fn installation() -> Vec<Value> {
         object("networking.istio.io/v1", "DestinationRule", json!({"host": "epp"})),
         binding,
         named("rbac.authorization.k8s.io/v1", "Role"),
+        cluster_binding,
+        named("rbac.authorization.k8s.io/v1", "ClusterRole"),
         named("v1", "ServiceAccount"),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "epp"}, "data": {"epp.yaml": ""}}),
     ]
@@ -108,6 +116,9 @@ fn one_wrong_place_is_one_finding_that_names_it() {
         ("/7/spec/host".to_owned(), other(), "DestinationRule epp: there is no Service \"other\""),
         ("/8/roleRef/name".to_owned(), other(), "RoleBinding epp: there is no Role \"other\""),
         ("/8/subjects/0/name".to_owned(), other(), "RoleBinding epp: there is no ServiceAccount \"other\""),
+        ("/10/roleRef/name".to_owned(), other(), "ClusterRoleBinding epp: there is no ClusterRole \"other\""),
+        ("/10/subjects/0/name".to_owned(), other(), "ClusterRoleBinding epp: there is no ServiceAccount \"other\""),
+        ("/10/subjects/1/namespace".to_owned(), Value::Null, "there is no ServiceAccount \"prometheus\""),
         (container("args/0"), json!("--config-file=/config/other.yaml"), "no file /config/other.yaml"),
         (
             container("volumeMounts/0"),
