@@ -1,16 +1,19 @@
 //! The pool as Kubernetes has it: which one, and how everything learns of its changes.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
-use sluice_kube::{Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, TargetPorts};
+use sluice_kube::{Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts};
+use sluice_router::{RewriteRule, RewriteTarget};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::flags::Flags;
 use crate::objectives::ObjectivesInForce;
+use crate::rewrites::RewritesInForce;
 
 /// As many ports as an InferencePool may have.
 const MOST_PORTS: usize = 8;
@@ -71,6 +74,7 @@ pub(crate) fn start(
     target: Target,
     table: Arc<EndpointTable>,
     objectives: ObjectivesInForce,
+    rewrites: RewritesInForce,
     tasks: &Tasks,
 ) -> anyhow::Result<Followed> {
     let Target { name, namespace, group, membership } = target;
@@ -78,7 +82,8 @@ pub(crate) fn start(
     let namespace = namespace.unwrap_or_else(|| kubernetes.namespace().to_owned());
     tracing::info!(namespace, pool = name, ?membership, "following the pool in Kubernetes");
     let (known, is_known) = watch::channel(false);
-    let mut follower = Follower { table, objectives, known, in_force: None, told: BTreeSet::new() };
+    let told = BTreeSet::new();
+    let mut follower = Follower { table, objectives, rewrites, known, in_force: None, rewrites_in_force: None, told };
     let id = PoolId { namespace, name, group };
     let reviewer = kubernetes.reviewer();
     let body = kubernetes.follow(id, membership, move |index| follower.take_over(index));
@@ -90,9 +95,11 @@ pub(crate) fn start(
 struct Follower {
     table: Arc<EndpointTable>,
     objectives: ObjectivesInForce,
+    rewrites: RewritesInForce,
     known: watch::Sender<bool>,
     in_force: Option<Objectives>,
-    /// What the log has said of objectives.
+    rewrites_in_force: Option<Rewrites>,
+    /// What the log has said of objectives and rewrites.
     told: BTreeSet<(&'static str, String)>,
 }
 
@@ -100,13 +107,19 @@ impl Follower {
     fn take_over(&mut self, index: &Index) {
         let objectives = index.objectives();
         if self.in_force.as_ref() != Some(&objectives) {
-            self.tell("the objective is defined in both API groups, llm-d.ai counts", &objectives.defined_twice);
-            self.tell(
-                "the objective names the pool by another API group than --pool-group",
-                &objectives.of_other_group,
-            );
+            let Objectives { priorities: _, defined_twice, of_other_group } = &objectives;
+            self.tell("the objective is defined in both API groups, llm-d.ai counts", defined_twice);
+            self.tell("the objective names the pool by another API group than --pool-group", of_other_group);
             self.objectives.follow_kubernetes(objectives.priorities.clone());
             self.in_force = Some(objectives);
+        }
+        let rewrites = index.rewrites();
+        if self.rewrites_in_force.as_ref() != Some(&rewrites) {
+            let Rewrites { in_order, defined_twice, of_other_group } = &rewrites;
+            self.tell("the rewrite is defined in both API groups, llm-d.ai counts", defined_twice);
+            self.tell("the rewrite names the pool by another API group than --pool-group", of_other_group);
+            self.rewrites.follow_kubernetes(in_order.iter().flat_map(rules).collect());
+            self.rewrites_in_force = Some(rewrites);
         }
         self.table.replace(index.endpoints());
         // Last, so that who is told finds everything in force.
@@ -117,9 +130,9 @@ impl Follower {
     }
 
     fn tell(&mut self, what: &'static str, names: &BTreeSet<String>) {
-        for objective in names {
-            if self.told.insert((what, objective.clone())) {
-                tracing::warn!(objective, "{what}");
+        for name in names {
+            if self.told.insert((what, name.clone())) {
+                tracing::warn!(name, "{what}");
             }
         }
     }
@@ -133,6 +146,19 @@ impl Follower {
             tracing::warn!("there is no such pool any more: not ready until there is one again");
         }
     }
+}
+
+/// As requests go by them. An object may have a weight that the server would not have let in: it counts as none.
+fn rules(rewrite: &Rewrite) -> impl Iterator<Item = RewriteRule> {
+    let target = |target: &sluice_kube::RewriteTarget| RewriteTarget {
+        model: target.model_rewrite.clone(),
+        weight: target.weight.and_then(|weight| u32::try_from(weight).ok()).and_then(NonZeroU32::new),
+    };
+    rewrite.rules.iter().map(move |rule| RewriteRule {
+        origin: rewrite.key.name.as_str().into(),
+        models: rule.matches.iter().map(|matched| matched.model.value.clone()).collect(),
+        targets: rule.targets.iter().map(target).collect(),
+    })
 }
 
 #[cfg(test)]

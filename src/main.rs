@@ -24,6 +24,7 @@ mod objectives;
 mod pool_view;
 mod reload;
 mod rendering;
+mod rewrites;
 mod run;
 mod scraping;
 mod serve;

@@ -19,6 +19,7 @@ use crate::flags::Flags;
 use crate::kubernetes::{Followed, Target};
 use crate::objectives::ObjectivesInForce;
 use crate::pool_view::PoolView;
+use crate::rewrites::RewritesInForce;
 use crate::run::Failure;
 use crate::scraping::{self, Connections};
 use crate::{descriptors, kubernetes, terms};
@@ -36,6 +37,7 @@ pub(crate) struct Standing {
     table: Arc<EndpointTable>,
     tenants: TenantLabels,
     objectives: ObjectivesInForce,
+    rewrites: RewritesInForce,
     /// The pool as Kubernetes has it; none where its endpoints come from elsewhere.
     pub(crate) followed: Option<Followed>,
     pub(crate) admission: Option<Admission>,
@@ -84,6 +86,7 @@ impl Standing {
             table,
             tenants,
             objectives,
+            rewrites: RewritesInForce::new(terms::model_rewrites(&assembled.settings)),
             followed: None,
             admission,
             view: None,
@@ -97,7 +100,8 @@ impl Standing {
     }
 
     fn follow_kubernetes(&self, target: Target, tasks: &Tasks) -> Result<Followed, Failure> {
-        let followed = kubernetes::start(target, Arc::clone(&self.table), self.objectives.clone(), tasks);
+        let (objectives, rewrites) = (self.objectives.clone(), self.rewrites.clone());
+        let followed = kubernetes::start(target, Arc::clone(&self.table), objectives, rewrites, tasks);
         followed.map_err(|error| Failure::setup(format!("no access to a Kubernetes API server: {error:#}")))
     }
 
@@ -155,6 +159,7 @@ impl Standing {
                 admission.observe(Signal::Reload { config, desired: Some(desired) });
             }
         });
+        self.rewrites.reconfigure(terms::model_rewrites(&assembled.settings));
         service.reconfigure(router, terms::service_settings(assembled, &self.flags));
         Ok(())
     }
@@ -170,6 +175,7 @@ impl Standing {
             table: Arc::clone(&self.table),
             scheduler: scheduler.clone(),
             identities: Identities::sharing(terms::identity_rules(settings, tenant_headers), self.objectives.shared()),
+            rewrites: self.rewrites.shared(),
             gatekeeper,
             estimate: *token_estimate,
             admit_header_only: terms::admit_header_only(settings),

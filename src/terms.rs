@@ -8,7 +8,7 @@ use sluice_core::Priority;
 use sluice_extproc::{Bodies, MidStream, RefusalStyle, ServiceSettings};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, SaturationDetector};
 use sluice_flow::{Config, EndpointKey, Stages};
-use sluice_router::{IdentityRules, Objectives};
+use sluice_router::{IdentityRules, Objectives, RewriteRule, RewriteTarget};
 
 use crate::flags::Flags;
 use crate::memory;
@@ -35,8 +35,8 @@ pub(crate) fn service_settings(assembled: &Assembled, flags: &Flags) -> ServiceS
             settings::Bodies::Full => Bodies::Full,
             settings::Bodies::Headers => Bodies::Headers,
         },
-        // The client's bound on generated tokens stands in the body, and so does the model that is to be replaced.
-        needs_request_body: token_estimate.output.is_some() || !settings.model_rewrites.is_empty(),
+        // The client's bound on generated tokens stands in the body.
+        needs_request_body: token_estimate.output.is_some(),
         needs_response_body: flow_control.is_some_and(heeds_real_cost),
         bounds_tokens: detector.is_some_and(|detector| bounds_tokens(&**detector)),
         extend_message_timeout: settings.message_timeout == MessageTimeout::Extend,
@@ -61,6 +61,20 @@ pub(crate) fn identity_rules(settings: &Settings, tenant_headers: &[String]) -> 
 pub(crate) fn objectives(settings: &Settings) -> Objectives {
     let objectives = settings.objectives.iter();
     objectives.map(|objective| (objective.name.clone(), Priority(objective.priority))).collect()
+}
+
+/// The rules of the configuration by which models are replaced, under the name of the setting.
+pub(crate) fn model_rewrites(settings: &Settings) -> Vec<RewriteRule> {
+    let target = |target: &settings::RewriteTarget| {
+        let settings::RewriteTarget { model_rewrite, weight } = target;
+        RewriteTarget { model: model_rewrite.clone(), weight: *weight }
+    };
+    let rule = |rule: &settings::ModelRewrite| RewriteRule {
+        origin: "sluice.modelRewrites".into(),
+        models: rule.models.clone(),
+        targets: rule.targets.iter().map(target).collect(),
+    };
+    settings.model_rewrites.iter().map(rule).collect()
 }
 
 /// Requests without a body are admitted and counted like any other.

@@ -22,6 +22,7 @@
 //! | connections to the picker: TLS, plaintext, health, drain | `picker_connection`, `drain` |
 //! | upgrades to another protocol | `upgrades` |
 //! | another configuration while requests wait and run | `reload` |
+//! | changed bodies and their lengths | `rewrites` |
 //!
 //! What the product relies on in Kubernetes is shown in `kubernetes`, with an API server that is made for it; what the
 //! picker reads of model servers by itself, in `scraping`.
@@ -41,6 +42,7 @@ mod picker_connection;
 mod raw;
 mod refusals;
 mod reload;
+mod rewrites;
 mod round_trips;
 mod scraping;
 mod support;

@@ -47,6 +47,11 @@ impl Api {
             Self::OpenAiConversations | Self::VllmGenerate | Self::Passthrough => false,
         }
     }
+
+    /// Its requests have a place for the name of a model.
+    pub const fn names_model(self) -> bool {
+        !matches!(self, Self::Passthrough)
+    }
 }
 
 /// A request as the picker understands it. Immutable once made.
@@ -59,6 +64,10 @@ pub struct Request {
     pub headers: Headers,
     /// The model the client asked for; none where the API carries none.
     pub model: Option<Arc<str>>,
+    /// The model that the endpoint is asked for: `model`, if nothing has put another in its place.
+    pub target_model: Option<Arc<str>>,
+    /// What has chosen `target_model`, as metrics call it; none if no rule has.
+    pub rewritten_by: Option<Arc<str>>,
     /// The client asked for a streamed response.
     pub stream: bool,
     /// The client's bound on generated tokens.

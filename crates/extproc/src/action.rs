@@ -59,6 +59,10 @@ pub(crate) enum Notice {
     MessageTimeout { after: Duration },
     /// The bodies of responses pass by, so that nobody knows when a prompt has been worked through.
     PromptsStayCharged,
+    /// The bodies of requests pass by, so that the models which rules replace stay.
+    ModelsStay { mode: BodyMode },
+    /// The bodies of responses pass by, so that clients see by which name a model server knows their model.
+    TargetsShow,
     /// Streams live on although their requests were cut off.
     Unending,
 }

@@ -137,15 +137,17 @@ pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
         }
         Reply::RequestBody(piece) => Response::RequestBody(streamed(piece)),
         Reply::RequestBodyAsIs => Response::RequestBody(BodyResponse::default()),
-        Reply::RequestBodyPlaced(mutation) => {
+        Reply::RequestBodyPlaced(mutation, body) => {
             message.dynamic_metadata = Some(destination_metadata(&mutation.destination));
-            Response::RequestBody(BodyResponse { response: Some(placed(mutation)) })
+            let body_mutation = body.map(|body| in_its_place(body.into()));
+            Response::RequestBody(BodyResponse { response: Some(CommonResponse { body_mutation, ..placed(mutation) }) })
         }
         Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
-        Reply::ResponseHeaders { ask } => {
+        Reply::ResponseHeaders { ask, drop_length } => {
             message.mode_override = ask.map(processing_mode);
             let set_headers = vec![set_header("x-went-into-resp-headers", b"true".to_vec())];
-            let header_mutation = Some(HeaderMutation { set_headers, remove_headers: Vec::new() });
+            let remove_headers = drop_length.then(|| "content-length".to_owned()).into_iter().collect();
+            let header_mutation = Some(HeaderMutation { set_headers, remove_headers });
             Response::ResponseHeaders(HeadersResponse {
                 response: Some(CommonResponse { header_mutation, ..CommonResponse::default() }),
             })
@@ -170,10 +172,11 @@ pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {
 }
 
 fn placed(mutation: RequestMutation) -> CommonResponse {
-    let RequestMutation { destination, new_request_id, traceparent, remove } = mutation;
+    let RequestMutation { destination, new_request_id, traceparent, content_length, remove } = mutation;
     let mut set_headers = vec![set_header(DESTINATION, destination.into_bytes())];
     set_headers.extend(new_request_id.map(|id| set_header("x-request-id", id.into_bytes())));
     set_headers.extend(traceparent.map(|parent| set_header("traceparent", parent.into_bytes())));
+    set_headers.extend(content_length.map(|length| set_header("content-length", length.to_string().into_bytes())));
     CommonResponse {
         clear_route_cache: true,
         header_mutation: Some(HeaderMutation {
@@ -230,10 +233,15 @@ fn streamed(piece: Piece) -> BodyResponse {
     BodyResponse { response: Some(CommonResponse { body_mutation: Some(mutation), ..CommonResponse::default() }) }
 }
 
-/// In place of the bytes that the proxy keeps.
 fn replaced(body: Vec<u8>) -> BodyResponse {
-    let mutation = BodyMutation { mutation: Some(body_mutation::Mutation::Body(body)) };
-    BodyResponse { response: Some(CommonResponse { body_mutation: Some(mutation), ..CommonResponse::default() }) }
+    BodyResponse {
+        response: Some(CommonResponse { body_mutation: Some(in_its_place(body)), ..CommonResponse::default() }),
+    }
+}
+
+/// In place of the bytes that the proxy keeps.
+const fn in_its_place(body: Vec<u8>) -> BodyMutation {
+    BodyMutation { mutation: Some(body_mutation::Mutation::Body(body)) }
 }
 
 fn immediate(reply: ImmediateReply) -> ImmediateResponse {

@@ -64,6 +64,7 @@ fn the_destination_goes_out_twice_and_in_raw_value() {
         destination: "10.0.0.1:8000".into(),
         new_request_id: Some("id".into()),
         traceparent: Some("parent".into()),
+        content_length: None,
         remove: vec!["x-slo-ttft-ms"],
     };
     let response = outbound(Reply::RequestHeaders(mutation));
@@ -84,6 +85,36 @@ fn the_destination_goes_out_twice_and_in_raw_value() {
     assert_eq!((set[1].key.as_str(), &set[1].raw_value[..]), ("x-request-id", &b"id"[..]));
     assert_eq!((set[2].key.as_str(), &set[2].raw_value[..]), ("traceparent", &b"parent"[..]));
     assert_eq!(mutation.remove_headers, ["x-slo-ttft-ms"]);
+}
+
+#[test]
+fn another_body_goes_out_with_its_length() {
+    let mutation = RequestMutation {
+        destination: "10.0.0.1:8000".into(),
+        new_request_id: None,
+        traceparent: None,
+        content_length: Some(3),
+        remove: vec![],
+    };
+    let response = outbound(Reply::RequestBodyPlaced(mutation, Some("abc".into()))).response;
+    let Some(processing_response::Response::RequestBody(BodyResponse { response: Some(common) })) = response else {
+        panic!()
+    };
+    let set = common.header_mutation.unwrap().set_headers.pop().unwrap().header.unwrap();
+    assert_eq!((set.key.as_str(), &set.raw_value[..]), ("content-length", &b"3"[..]));
+    assert_eq!(common.body_mutation.unwrap().mutation, Some(body_mutation::Mutation::Body(b"abc".to_vec())));
+}
+
+#[test]
+fn the_length_of_a_response_is_taken_out_where_it_may_change() {
+    for (drop_length, removed) in [(true, vec!["content-length"]), (false, vec![])] {
+        let response = outbound(Reply::ResponseHeaders { ask: None, drop_length }).response;
+        let Some(processing_response::Response::ResponseHeaders(HeadersResponse { response: Some(common) })) = response
+        else {
+            panic!()
+        };
+        assert_eq!(common.header_mutation.unwrap().remove_headers, removed);
+    }
 }
 
 #[test]

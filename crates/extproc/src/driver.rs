@@ -101,7 +101,7 @@ impl Driver {
         inbound: Streaming<ProcessingRequest>,
         facts: StreamFacts,
     ) -> Self {
-        let session = Session::new(terms.session_settings, facts);
+        let session = Session::new(terms.session_settings, facts, terms.router.rewrites());
         let ending = Some(shared.ending.subscribe());
         let record = Record::open(facts.opened);
         shared.open_streams.fetch_add(1, Ordering::Relaxed);
@@ -318,7 +318,7 @@ impl Driver {
         if let Some(record) = &mut self.record {
             record.named(&intent.request.id);
         }
-        self.labels.name_model(&intent.request);
+        self.labels.name_model(&intent.request, self.session.rewrites());
         self.queues = self.terms.router.queues(intent.header_only);
         self.prompt_estimate = TokenEstimate::default().tokens(intent.request.body_bytes, None);
         self.routing_since = self.shared.clock.now();

@@ -7,7 +7,7 @@ use prometheus::{
 };
 use sluice_core::{Priority, Request};
 use sluice_flow::Outcome;
-use sluice_router::{DEFAULT_TENANT, Identity, OTHER, PerTenant, TenantLabel, TenantLabels, Twin};
+use sluice_router::{DEFAULT_TENANT, Identity, ModelRewrites, OTHER, PerTenant, TenantLabel, TenantLabels, Twin};
 
 use crate::ended::{EndCause, Ended};
 use crate::eviction_metrics::{Evicted, EvictionMetrics};
@@ -58,9 +58,10 @@ struct Families {
     legacy: Option<Legacy>,
     /// The model of what is beyond the bounds.
     other: Arc<str>,
-    placed: PerTenant<(Arc<str>, Priority), Arc<Placed>>,
-    queued: PerTenant<(Arc<str>, Priority, &'static str), Histogram>,
-    failed: PerTenant<(Arc<str>, Priority, &'static str), IntCounter>,
+    rewrites: IntCounterVec,
+    placed: PerTenant<(Models, Priority), Arc<Placed>>,
+    queued: PerTenant<(Models, Priority, &'static str), Histogram>,
+    failed: PerTenant<(Models, Priority, &'static str), IntCounter>,
 }
 
 /// The same under the names of earlier releases, where their labels differ.
@@ -79,6 +80,20 @@ struct Placed {
     running: Vec<IntGauge>,
 }
 
+/// Values of the labels `model_name` and `target_model_name`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Models {
+    model: Arc<str>,
+    target: Arc<str>,
+}
+
+/// The name of a model, and whether the operator has chosen it: such a name is always one of the label values.
+#[derive(Clone, Debug, Default)]
+struct Name {
+    name: Option<Arc<str>>,
+    is_own: bool,
+}
+
 /// The names of models that clients choose.
 #[derive(Debug)]
 struct ModelNames {
@@ -91,7 +106,10 @@ struct ModelNames {
 /// Label values of one request.
 #[derive(Debug)]
 pub(crate) struct Labels {
-    model: Option<Arc<str>>,
+    model: Name,
+    target: Name,
+    /// The rule that has chosen the target.
+    rewritten_by: Option<Arc<str>>,
     tenant: Arc<str>,
     priority: Priority,
     /// Keeps the tenant's label value for as long as the request lives; none before the request was let in.
@@ -126,9 +144,12 @@ impl Metrics {
     /// A request got its endpoint. It counts as running until the value returned is dropped; a request without a
     /// model does not.
     pub(crate) fn placed(&self, labels: &mut Labels) -> Running {
-        let model = self.models.admit(labels.model.as_ref());
+        let models = Models { model: self.models.admit(&labels.model), target: self.models.admit(&labels.target) };
+        if let Some(rule) = &labels.rewritten_by {
+            self.families.rewrites.with_label_values(&[&**rule, &models.model, &models.target]).inc();
+        }
         let priority = labels.priority;
-        let placed = self.families.placed(labels.hold(&self.tenants), &model, priority);
+        let placed = self.families.placed(labels.hold(&self.tenants), &models, priority);
         placed.requests.iter().for_each(IntCounter::inc);
         placed.running.iter().for_each(IntGauge::inc);
         Running(placed)
@@ -139,9 +160,9 @@ impl Metrics {
         if !is_refusal(outcome) {
             labels.hold(&self.tenants);
         }
-        let model = self.models.known(labels.model.as_ref());
+        let models = self.known(labels);
         labels.known(&self.tenants, |tenant| {
-            let series = self.families.queued(tenant, &model, labels.priority, outcome);
+            let series = self.families.queued(tenant, &models, labels.priority, outcome);
             series.observe(waited.as_secs_f64());
         });
     }
@@ -161,13 +182,17 @@ impl Metrics {
 
     /// A request failed or was refused.
     pub(crate) fn failed(&self, labels: &Labels, error_code: &'static str) {
-        let model = self.models.known(labels.model.as_ref());
+        let models = self.known(labels);
         labels.known(&self.tenants, |tenant| {
-            self.families.failed(tenant, &model, labels.priority, error_code).inc();
+            self.families.failed(tenant, &models, labels.priority, error_code).inc();
         });
         if let Some(legacy) = &self.families.legacy {
-            legacy.errors.with_label_values(&[&*model, &*model, error_code]).inc();
+            legacy.errors.with_label_values(&[&*models.model, &*models.target, error_code]).inc();
         }
+    }
+
+    fn known(&self, labels: &Labels) -> Models {
+        Models { model: self.models.known(&labels.model), target: self.models.known(&labels.target) }
     }
 }
 
@@ -207,6 +232,12 @@ impl Families {
         let queue_duration = HistogramVec::new(queue_duration.buckets(QUEUE_BUCKETS.to_vec()), &QUEUE_LABELS)?;
         let deprecated = "inference_extension_flow_control_request_queue_duration_seconds";
         registry.register(Box::new(Twin::new(queue_duration.clone(), legacy_names.then_some(deprecated))))?;
+        let rewrites = IntCounterVec::new(
+            Opts::new("llm_d_epp_model_rewrite_decisions_total", "requests placed whose model a rule has chosen"),
+            &["model_rewrite_name", "model_name", "target_model"],
+        )?;
+        let deprecated = "inference_extension_model_rewrite_decisions_total";
+        registry.register(Box::new(Twin::new(rewrites.clone(), legacy_names.then_some(deprecated))))?;
         let [model, target, fairness, priority] = LABELS;
         let legacy = || -> Result<Legacy, prometheus::Error> {
             Ok(Legacy {
@@ -240,19 +271,20 @@ impl Families {
             pool: pool.to_owned(),
             legacy: legacy_names.then(legacy).transpose()?,
             other: OTHER.into(),
+            rewrites,
             placed: PerTenant::at_most(MAX_SETS),
             queued: PerTenant::at_most(MAX_QUEUE_SETS),
             failed: PerTenant::at_most(MAX_SETS),
         })
     }
 
-    fn placed(&self, tenant: &str, model: &Arc<str>, priority: Priority) -> Arc<Placed> {
-        let make = |tenant: &str, (model, priority): &(Arc<str>, Priority)| {
+    fn placed(&self, tenant: &str, models: &Models, priority: Priority) -> Arc<Placed> {
+        let make = |tenant: &str, (Models { model, target }, priority): &(Models, Priority)| {
             let priority = priority.to_string();
-            let values = [model, model, tenant, &priority];
+            let values = [&**model, target, tenant, &priority];
             let mut placed = Placed { requests: vec![self.requests.with_label_values(&values)], running: Vec::new() };
             if let Some(legacy) = &self.legacy {
-                placed.requests.push(legacy.requests.with_label_values(&[&**model, model, &priority]));
+                placed.requests.push(legacy.requests.with_label_values(&[&**model, target, &priority]));
             }
             if !model.is_empty() {
                 placed.running.push(self.running.with_label_values(&values));
@@ -260,47 +292,48 @@ impl Families {
             }
             Arc::new(placed)
         };
-        let fold = |(model, priority): (Arc<str>, _)| (self.fold(model), priority);
-        self.placed.find(tenant, (Arc::clone(model), priority), fold, make)
+        let fold = |(models, priority): (Models, _)| (self.fold(models), priority);
+        self.placed.find(tenant, (models.clone(), priority), fold, make)
     }
 
-    fn queued(&self, tenant: &str, model: &Arc<str>, priority: Priority, outcome: Outcome) -> Histogram {
+    fn queued(&self, tenant: &str, models: &Models, priority: Priority, outcome: Outcome) -> Histogram {
         let outcome = outcome.as_str();
-        let make = |tenant: &str, (model, ..): &(Arc<str>, _, _)| {
-            let values = [tenant, &priority.to_string(), outcome, &self.pool, model, model];
+        let make = |tenant: &str, (Models { model, target }, ..): &(Models, _, _)| {
+            let values = [tenant, &priority.to_string(), outcome, &self.pool, model, target];
             self.queue_duration.with_label_values(&values)
         };
-        let fold = |(model, priority, outcome): (Arc<str>, _, _)| (self.fold(model), priority, outcome);
-        self.queued.find(tenant, (Arc::clone(model), priority, outcome), fold, make)
+        let fold = |(models, priority, outcome): (Models, _, _)| (self.fold(models), priority, outcome);
+        self.queued.find(tenant, (models.clone(), priority, outcome), fold, make)
     }
 
-    fn failed(&self, tenant: &str, model: &Arc<str>, priority: Priority, error_code: &'static str) -> IntCounter {
-        let make = |tenant: &str, (model, ..): &(Arc<str>, _, _)| {
-            self.errors.with_label_values(&[&**model, model, tenant, &priority.to_string(), error_code])
+    fn failed(&self, tenant: &str, models: &Models, priority: Priority, error_code: &'static str) -> IntCounter {
+        let make = |tenant: &str, (Models { model, target }, ..): &(Models, _, _)| {
+            self.errors.with_label_values(&[&**model, target, tenant, &priority.to_string(), error_code])
         };
-        let fold = |(model, priority, error_code): (Arc<str>, _, _)| (self.fold(model), priority, error_code);
-        self.failed.find(tenant, (Arc::clone(model), priority, error_code), fold, make)
+        let fold = |(models, priority, error_code): (Models, _, _)| (self.fold(models), priority, error_code);
+        self.failed.find(tenant, (models.clone(), priority, error_code), fold, make)
     }
 
     /// A request without a model stays one: it does not count as running.
-    fn fold(&self, model: Arc<str>) -> Arc<str> {
-        if model.is_empty() { model } else { Arc::clone(&self.other) }
+    fn fold(&self, Models { model, target }: Models) -> Models {
+        let fold = |name: Arc<str>| if name.is_empty() { name } else { Arc::clone(&self.other) };
+        Models { model: fold(model), target: fold(target) }
     }
 
     /// Drops the series of `tenant`: another takes its place.
     fn forget(&self, tenant: &str) {
         // What was made is there to be removed; `running` is not there for requests without a model.
-        for (model, priority) in self.placed.forget(tenant).into_keys() {
-            let values = [&*model, &*model, tenant, &priority.to_string()];
+        for (Models { model, target }, priority) in self.placed.forget(tenant).into_keys() {
+            let values = [&*model, &*target, tenant, &priority.to_string()];
             self.requests.remove_label_values(&values).unwrap_or_default();
             self.running.remove_label_values(&values).unwrap_or_default();
         }
-        for (model, priority, outcome) in self.queued.forget(tenant).into_keys() {
-            let values = [tenant, &priority.to_string(), outcome, &self.pool, &*model, &*model];
+        for (Models { model, target }, priority, outcome) in self.queued.forget(tenant).into_keys() {
+            let values = [tenant, &priority.to_string(), outcome, &self.pool, &*model, &*target];
             self.queue_duration.remove_label_values(&values).unwrap_or_default();
         }
-        for (model, priority, error_code) in self.failed.forget(tenant).into_keys() {
-            let values = [&*model, &*model, tenant, &priority.to_string(), error_code];
+        for (Models { model, target }, priority, error_code) in self.failed.forget(tenant).into_keys() {
+            let values = [&*model, &*target, tenant, &priority.to_string(), error_code];
             self.errors.remove_label_values(&values).unwrap_or_default();
         }
     }
@@ -311,9 +344,12 @@ impl ModelNames {
         Self { known: Mutex::default(), max, none: "".into(), other: OTHER.into() }
     }
 
-    /// `model`, or `other` if it is too long or there are too many already.
-    fn admit(&self, model: Option<&Arc<str>>) -> Arc<str> {
-        let Some(model) = model else { return Arc::clone(&self.none) };
+    /// The name, or `other` if it is too long or there are too many already.
+    fn admit(&self, Name { name, is_own }: &Name) -> Arc<str> {
+        let Some(model) = name else { return Arc::clone(&self.none) };
+        if *is_own {
+            return Arc::clone(model);
+        }
         let mut known = self.lock();
         if !known.contains(model) {
             if model.len() > MAX_LENGTH || known.len() >= self.max {
@@ -324,10 +360,10 @@ impl ModelNames {
         Arc::clone(model)
     }
 
-    /// `model` if it was admitted before or is none, else `other`: what failed takes no place.
-    fn known(&self, model: Option<&Arc<str>>) -> Arc<str> {
-        let Some(model) = model else { return Arc::clone(&self.none) };
-        Arc::clone(if self.lock().contains(model) { model } else { &self.other })
+    /// The name if it was admitted before or is none, else `other`: what failed takes no place.
+    fn known(&self, Name { name, is_own }: &Name) -> Arc<str> {
+        let Some(model) = name else { return Arc::clone(&self.none) };
+        Arc::clone(if *is_own || self.lock().contains(model) { model } else { &self.other })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
@@ -339,14 +375,20 @@ impl Default for Labels {
     fn default() -> Self {
         static DEFAULT: OnceLock<Arc<str>> = OnceLock::new();
         let tenant = Arc::clone(DEFAULT.get_or_init(|| DEFAULT_TENANT.into()));
-        Self { model: None, tenant, priority: Priority(0), held: None }
+        let (model, target) = (Name::default(), Name::default());
+        Self { model, target, rewritten_by: None, tenant, priority: Priority(0), held: None }
     }
 }
 
 impl Labels {
-    /// Adds what the body says.
-    pub(crate) fn name_model(&mut self, request: &Request) {
-        self.model.clone_from(&request.model);
+    /// Adds what the body says, and what `rewrites` have made of it.
+    pub(crate) fn name_model(&mut self, request: &Request, rewrites: &ModelRewrites) {
+        let name = |name: &Option<Arc<str>>| Name {
+            is_own: name.as_ref().is_some_and(|name| rewrites.names(name)),
+            name: name.clone(),
+        };
+        (self.model, self.target) = (name(&request.model), name(&request.target_model));
+        self.rewritten_by.clone_from(&request.rewritten_by);
     }
 
     /// Takes a label value for the tenant, if it has none yet and one is to be had.

@@ -26,10 +26,21 @@ fn world(max_tenants: usize, legacy_names: bool) -> World {
     World { registry, clock, metrics }
 }
 
+fn name(model: &str) -> Name {
+    Name { name: Some(model.into()), is_own: false }
+}
+
+impl Labels {
+    /// Of requests for `model`, which endpoints get under the same name.
+    fn of_model(self, model: &str) -> Self {
+        Self { model: name(model), target: name(model), ..self }
+    }
+}
+
 impl World {
     fn labels(&self, tenant: &str) -> Labels {
         let labels = self.metrics.labels(&Identity { priority: Priority(-1), tenant: tenant.into() });
-        Labels { model: Some("m".into()), ..labels }
+        labels.of_model("m")
     }
 
     /// Lines of the page that name `tenant`.
@@ -54,7 +65,8 @@ fn running_falls_back_when_the_guard_goes() {
 #[test]
 fn a_request_without_a_model_does_not_count_as_running() {
     let world = world(10, true);
-    let _running = world.metrics.placed(&mut Labels { model: None, ..world.labels("alice") });
+    let _running =
+        world.metrics.placed(&mut Labels { model: Name::default(), target: Name::default(), ..world.labels("alice") });
     assert_eq!(world.metrics.families.requests.with_label_values(&["", "", "alice", "-1"]).get(), 1);
     assert!(!world.registry.gather().iter().any(|family| family.name().contains("running")));
 }
@@ -73,23 +85,52 @@ fn old_names_are_a_choice() {
 #[test]
 fn what_fails_takes_no_place() {
     let models = ModelNames::at_most(10);
-    let model: Arc<str> = "m".into();
-    assert_eq!(&*models.known(Some(&model)), "other");
-    models.admit(Some(&model));
-    assert_eq!(&*models.known(Some(&model)), "m");
-    assert_eq!(&*models.known(None), "");
+    let model = name("m");
+    assert_eq!(&*models.known(&model), "other");
+    models.admit(&model);
+    assert_eq!(&*models.known(&model), "m");
+    assert_eq!(&*models.known(&Name::default()), "");
 }
 
 #[test]
 fn model_names_are_bounded() {
     let models = ModelNames::at_most(10);
-    let admit = |name: &str| models.admit(Some(&name.into())).to_string();
+    let admit = |model: &str| models.admit(&name(model)).to_string();
     for index in 0..10 {
         assert_eq!(admit(&index.to_string()), index.to_string());
     }
     assert_eq!(admit("one more"), "other");
     assert_eq!(admit("7"), "7");
-    assert_eq!(&*ModelNames::at_most(10).admit(Some(&"x".repeat(MAX_LENGTH + 1).into())), "other");
+    assert_eq!(&*ModelNames::at_most(10).admit(&name(&"x".repeat(MAX_LENGTH + 1))), "other");
+}
+
+#[test]
+fn a_name_that_the_operator_has_chosen_takes_no_place_and_always_counts() {
+    let models = ModelNames::at_most(1);
+    let own = |model: &str| Name { is_own: true, ..name(model) };
+    assert_eq!((&*models.known(&own("a")), &*models.admit(&own("a"))), ("a", "a"));
+    assert_eq!(&*models.admit(&name("m")), "m");
+    assert_eq!((&*models.admit(&name("n")), &*models.admit(&own("b"))), ("other", "b"));
+}
+
+#[test]
+fn both_names_of_a_model_are_told_and_the_rule_that_made_them_differ() {
+    let world = world(10, true);
+    let mut labels = Labels { target: name("t"), rewritten_by: Some("rule".into()), ..world.labels("alice") };
+    drop(world.metrics.placed(&mut labels));
+    world.metrics.failed(&labels, "ModelServerError");
+    let page = prometheus::TextEncoder::new().encode_to_string(&world.registry.gather()).unwrap();
+    for line in [
+        r#"llm_d_epp_request_total{fairness_id="alice",model_name="m",priority="-1",target_model_name="t"} 1"#,
+        r#"inference_objective_request_total{model_name="m",priority="-1",target_model_name="t"} 1"#,
+        r#"inference_objective_request_error_total{error_code="ModelServerError",model_name="m",target_model_name="t"} 1"#,
+        r#"llm_d_epp_model_rewrite_decisions_total{model_name="m",model_rewrite_name="rule",target_model="t"} 1"#,
+        r#"inference_extension_model_rewrite_decisions_total{model_name="m",model_rewrite_name="rule",target_model="t"} 1"#,
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
+    world.metrics.families.forget("alice");
+    assert_eq!(world.series_of("alice"), [""; 0]);
 }
 
 #[test]
@@ -135,7 +176,7 @@ fn page_after_many_pairs(length: usize) -> String {
     for index in 0..20_000 {
         // Coprime to each other: no pair comes twice.
         let (tenant, model) = (format!("{:t>length$}", index % 997), format!("{:m>length$}", index % 991));
-        let mut labels = Labels { model: Some(model.into()), ..world.labels(&tenant) };
+        let mut labels = world.labels(&tenant).of_model(&model);
         drop(world.metrics.placed(&mut labels));
         world.metrics.queued(&mut labels, Outcome::Dispatched, Duration::ZERO);
         world.metrics.failed(&labels, "ModelServerError");
@@ -173,7 +214,7 @@ fn many_priorities_do_not_raise_the_bound() {
     for index in 0..20_000 {
         let tenant: Arc<str> = format!("t{}", index % 997).into();
         let identity = Identity { priority: Priority(index % 10), tenant };
-        let mut labels = Labels { model: Some("m".into()), ..world.metrics.labels(&identity) };
+        let mut labels = world.metrics.labels(&identity).of_model("m");
         world.metrics.queued(&mut labels, Outcome::Dispatched, Duration::ZERO);
     }
     let families = world.registry.gather();
@@ -188,7 +229,7 @@ fn a_request_that_was_running_when_the_bound_was_reached_falls_back_where_it_ros
     let early = world.metrics.placed(&mut world.labels("early"));
     for index in 0..=MAX_SETS {
         let tenant = format!("t{}", index % 900);
-        let mut labels = Labels { model: Some(format!("m{}", index % 899).into()), ..world.labels(&tenant) };
+        let mut labels = world.labels(&tenant).of_model(&format!("m{}", index % 899));
         drop(world.metrics.placed(&mut labels));
     }
     drop(early);

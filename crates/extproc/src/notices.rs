@@ -12,6 +12,8 @@ pub(crate) struct Notices {
     modes_refused: AtomicBool,
     message_timeout: AtomicBool,
     prompts_stay_charged: AtomicBool,
+    models_stay: AtomicBool,
+    targets_show: AtomicBool,
     unending: AtomicBool,
 }
 
@@ -26,6 +28,8 @@ impl Notices {
             Notice::ModesRefused => &self.modes_refused,
             Notice::MessageTimeout { .. } => &self.message_timeout,
             Notice::PromptsStayCharged => &self.prompts_stay_charged,
+            Notice::ModelsStay { .. } => &self.models_stay,
+            Notice::TargetsShow => &self.targets_show,
             Notice::Unending => &self.unending,
         };
         // The load keeps the line in the cache of every thread.
@@ -65,6 +69,16 @@ impl Notices {
                  ends instead of until its first part: set response_body_mode to FULL_DUPLEX_STREAMED, or bound requests \
                  instead of tokens"
             ),
+            Notice::ModelsStay { mode } => tracing::error!(
+                mode = mode.as_str(),
+                "the models of requests are not replaced, because the proxy does not show their bodies before they are \
+                 placed: set request_body_mode to FULL_DUPLEX_STREAMED or BUFFERED in the proxy, or sluice.bodies to auto \
+                 where the picker may choose"
+            ),
+            Notice::TargetsShow => tracing::warn!(
+                "clients are told by which name the model server knows their model, because the proxy keeps the bodies of \
+                 responses to itself: set response_body_mode to FULL_DUPLEX_STREAMED in the proxy"
+            ),
             Notice::Unending => tracing::error!(
                 "the proxy does not end streams that it was told to cut off: the places of evicted requests stay taken until it \
                  does"
@@ -94,6 +108,8 @@ mod tests {
             Notice::ModesRefused,
             Notice::MessageTimeout { after: Duration::from_secs(1) },
             Notice::PromptsStayCharged,
+            Notice::ModelsStay { mode: BodyMode::None },
+            Notice::TargetsShow,
             Notice::Unending,
         ] {
             assert!(notices.say(notice));

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use sluice_core::{Headers, Time};
-use sluice_payload::UsageScanner;
+use sluice_payload::{ModelRestorer, UsageScanner};
 
 use crate::event_ends::EventEnds;
 use crate::reply::RequestMutation;
@@ -47,10 +47,20 @@ pub(crate) struct Routing {
 pub(crate) enum Tail {
     /// All of it is here, and goes back as it came.
     Whole { body: Option<Bytes>, trailers: bool },
-    /// The body was read, and is with the proxy.
-    Buffered { trailers: bool },
+    /// The body was read, and is with the proxy; `body` takes its place if there is one.
+    Buffered { body: Option<Bytes>, trailers: bool },
     /// Whatever comes is passed on: the decision does not need it.
     Open { held: Held, ended: bool, trailers: bool },
+}
+
+impl Tail {
+    /// Another body, in place of the one that was read.
+    pub(crate) fn replace_body(&mut self, changed: Bytes) {
+        match self {
+            Self::Whole { body, .. } | Self::Buffered { body, .. } => *body = Some(changed),
+            Self::Open { .. } => {}
+        }
+    }
 }
 
 /// What came of an open tail before the request was placed.
@@ -125,6 +135,8 @@ pub(crate) enum ResponsePhase {
         is_event_stream: bool,
         /// Of an event stream; empty of any other response.
         events: EventEnds,
+        /// Puts the client's name of the model back; none where the endpoint knows it by the same.
+        restorer: Option<Box<ModelRestorer>>,
     },
     Complete,
 }

@@ -45,12 +45,14 @@ pub(crate) enum Reply {
     RequestBody(Piece),
     /// Answers one message of a request body: the body goes on as it is.
     RequestBodyAsIs,
-    /// The same, with the decision that the headers were not answered with.
-    RequestBodyPlaced(RequestMutation),
+    /// The same, with the decision that the headers were not answered with, and maybe another body in its place.
+    RequestBodyPlaced(RequestMutation, Option<Bytes>),
     RequestTrailers,
     ResponseHeaders {
         /// Other body modes than before, from here on.
         ask: Option<BodyModes>,
+        /// The client is not told how long the body is: that may change.
+        drop_length: bool,
     },
     /// Answers response bodies in full duplex.
     ResponseBody(Piece),
@@ -76,6 +78,8 @@ pub(crate) struct RequestMutation {
     pub(crate) new_request_id: Option<String>,
     /// Names the picker as the parent in the trace that the client began.
     pub(crate) traceparent: Option<String>,
+    /// The length of the body where it is not the one that the client announced.
+    pub(crate) content_length: Option<u64>,
     /// Names of headers meant for the gateway, not for the model server.
     pub(crate) remove: Vec<&'static str>,
 }

@@ -75,7 +75,8 @@ pub struct ServiceSettings {
 /// Which bodies to ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bodies {
-    /// Those that a plugin needs, and the event streams that may be cut off with a word.
+    /// Those that a plugin needs, the event streams that may be cut off with a word, and those in which the name of the
+    /// model is to be replaced.
     #[default]
     Auto,
     /// All.
@@ -151,8 +152,9 @@ impl Terms {
                 request: needs_request_body,
                 response: needs_response_body,
                 revocable: eviction.is_some_and(|how| how != MidStream::Reset),
+                models: true,
             },
-            Bodies::Full => Wanted { request: true, response: true, revocable: true },
+            Bodies::Full => Wanted { request: true, response: true, revocable: true, models: true },
             Bodies::Headers => Wanted::default(),
         };
         let session_settings = SessionSettings {

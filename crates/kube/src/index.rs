@@ -8,6 +8,7 @@ use crate::collection::{Collection, Event};
 use crate::objective::Objective;
 use crate::pod::Pod;
 use crate::pool::{Pool, TargetPorts};
+use crate::rewrite::Rewrite;
 
 /// Which pool it is all about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +28,13 @@ pub enum Change {
     Objective(Event<Objective>),
     /// Of the group that objectives had before.
     OlderObjective(Event<Objective>),
+    /// Of the group `llm-d.ai`.
+    Rewrite(Event<Rewrite>),
+    /// Of the group that rewrites had before.
+    OlderRewrite(Event<Rewrite>),
 }
 
-/// What has been said last of the pool, its pods and its objectives, and what follows from it.
+/// What has been said last of the pool, its pods, its objectives and its rewrites, and what follows from it.
 ///
 /// Each kind is as its last list and the events since then have it; a list takes effect when it is complete. The kinds
 /// may be said in any order.
@@ -40,6 +45,8 @@ pub struct Index {
     pods: Collection<Pod>,
     objectives: Collection<Objective>,
     older_objectives: Collection<Objective>,
+    rewrites: Collection<Rewrite>,
+    older_rewrites: Collection<Rewrite>,
 }
 
 /// What makes a pod a member, and on which ports.
@@ -63,8 +70,18 @@ pub struct Objectives {
     pub of_other_group: BTreeSet<String>,
 }
 
+/// The rewrites of the pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrites {
+    /// The one whose rules count first comes first: the oldest, and of the same second by name.
+    pub in_order: Vec<Rewrite>,
+    /// As in [`Objectives`].
+    pub defined_twice: BTreeSet<String>,
+    pub of_other_group: BTreeSet<String>,
+}
+
 impl Index {
-    /// Of an InferencePool and the objectives that refer to it.
+    /// Of an InferencePool, and the objectives and rewrites that refer to it.
     pub fn of_pool(id: PoolId) -> Self {
         Self::new(id, Members::OfPool(Collection::default()))
     }
@@ -75,12 +92,21 @@ impl Index {
         // Nothing tells of them in this form.
         index.objectives.apply(Event::Unavailable);
         index.older_objectives.apply(Event::Unavailable);
+        index.rewrites.apply(Event::Unavailable);
+        index.older_rewrites.apply(Event::Unavailable);
         index
     }
 
     fn new(id: PoolId, members: Members) -> Self {
-        let (pods, objectives) = (Collection::default(), Collection::default());
-        Self { id, members, pods, objectives, older_objectives: Collection::default() }
+        Self {
+            id,
+            members,
+            pods: Collection::default(),
+            objectives: Collection::default(),
+            older_objectives: Collection::default(),
+            rewrites: Collection::default(),
+            older_rewrites: Collection::default(),
+        }
     }
 
     /// Tells whether anything that can be asked for here may have changed.
@@ -90,6 +116,8 @@ impl Index {
             Change::Pod(event) => self.pods.apply(event),
             Change::Objective(event) => self.objectives.apply(event),
             Change::OlderObjective(event) => self.older_objectives.apply(event),
+            Change::Rewrite(event) => self.rewrites.apply(event),
+            Change::OlderRewrite(event) => self.older_rewrites.apply(event),
         }
     }
 
@@ -131,6 +159,8 @@ impl Index {
             && self.pods.is_listed()
             && self.objectives.is_listed()
             && self.older_objectives.is_listed()
+            && self.rewrites.is_listed()
+            && self.older_rewrites.is_listed()
     }
 
     /// Every port of every routable pod. An address that two pods claim belongs to the later one: what has been left
@@ -172,6 +202,26 @@ impl Index {
             }
         }
         objectives
+    }
+
+    pub fn rewrites(&self) -> Rewrites {
+        let mut rewrites = Rewrites::default();
+        let mut by_name = BTreeMap::new();
+        for rewrite in self.older_rewrites.iter().chain(self.rewrites.iter()) {
+            let name = &rewrite.key.name;
+            if rewrite.pool.name != self.id.name {
+                continue;
+            }
+            if rewrite.pool.group != self.id.group {
+                rewrites.of_other_group.insert(name.clone());
+            } else if by_name.insert(name, rewrite).is_some() {
+                rewrites.defined_twice.insert(name.clone());
+            }
+        }
+        rewrites.in_order = by_name.into_values().cloned().collect();
+        // Stable: those of the same second stay in the order of their names.
+        rewrites.in_order.sort_by_key(|rewrite| rewrite.created);
+        rewrites
     }
 }
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::collection::Key;
-use crate::crd::PoolRef;
+use crate::crd::{PoolRef, RewriteRule};
 
 const POOL_GROUP: &str = "inference.networking.k8s.io";
 
@@ -38,6 +38,15 @@ fn pod(name: &str, uid: &str, ip: &str) -> Pod {
 fn objective(name: &str, priority: i32) -> Objective {
     let pool = PoolRef { group: POOL_GROUP.into(), kind: "InferencePool".into(), name: "chat".into() };
     Objective { key: key(name, "uid"), pool, priority: Priority(priority) }
+}
+
+fn rewrite(name: &str, created: i64) -> Rewrite {
+    let pool = objective(name, 0).pool;
+    Rewrite { key: key(name, "uid"), created, pool, rules: vec![RewriteRule { matches: vec![], targets: vec![] }] }
+}
+
+fn names(index: &Index) -> Vec<String> {
+    index.rewrites().in_order.iter().map(|rewrite| rewrite.key.name.clone()).collect()
 }
 
 fn list<T>(index: &mut Index, change: fn(Event<T>) -> Change, objects: impl IntoIterator<Item = T>) {
@@ -203,6 +212,8 @@ fn it_is_complete_once_everything_has_been_listed_be_it_empty() {
     list(&mut index, Change::Pod, []);
     list(&mut index, Change::Objective, []);
     list(&mut index, Change::OlderObjective, []);
+    list(&mut index, Change::Rewrite, []);
+    list(&mut index, Change::OlderRewrite, []);
     list(&mut index, Change::Pool, []);
     assert!(!index.is_complete(), "there is no pool");
     list(&mut index, Change::Pool, [pool(&[8000])]);
@@ -212,9 +223,16 @@ fn it_is_complete_once_everything_has_been_listed_be_it_empty() {
     let mut without_objectives = Index::of_pool(id());
     list(&mut without_objectives, Change::Pool, [pool(&[8000])]);
     list(&mut without_objectives, Change::Pod, []);
-    without_objectives.apply(Change::Objective(Event::Unavailable));
-    assert!(!without_objectives.is_complete());
-    assert!(without_objectives.apply(Change::OlderObjective(Event::Unavailable)), "it is complete by that");
+    let unavailable = [
+        Change::Objective(Event::Unavailable),
+        Change::OlderObjective(Event::Unavailable),
+        Change::Rewrite(Event::Unavailable),
+        Change::OlderRewrite(Event::Unavailable),
+    ];
+    for change in unavailable {
+        assert!(!without_objectives.is_complete());
+        assert!(without_objectives.apply(change), "it may be complete by that");
+    }
     assert!(without_objectives.is_complete());
 }
 
@@ -271,6 +289,27 @@ fn objectives_outlive_their_pool() {
     index.apply(Change::Pool(Event::Deleted(key("chat", "pool"))));
     index.apply(Change::Pool(Event::Applied(pool(&[8000]))));
     assert_eq!(priorities(&index), [("high".into(), 100)]);
+}
+
+#[test]
+fn the_rules_of_the_oldest_rewrite_count_first_and_of_the_same_second_by_name() {
+    let mut index = Index::of_pool(id());
+    let mut foreign = rewrite("foreign", 0);
+    foreign.pool.name = "images".into();
+    let mut mistaken = rewrite("mistaken", 0);
+    mistaken.pool.group = "inference.networking.x-k8s.io".into();
+    let listed = [rewrite("d", 5), rewrite("b", 9), rewrite("a", 9), foreign, mistaken];
+    list(&mut index, Change::Rewrite, listed);
+    list(&mut index, Change::OlderRewrite, [rewrite("c", 7), rewrite("d", 1)]);
+    assert_eq!(names(&index), ["d", "c", "a", "b"]);
+    assert_eq!(index.rewrites().in_order[0].created, 5, "llm-d.ai wins by name");
+    assert_eq!(index.rewrites().defined_twice, BTreeSet::from(["d".into()]));
+    assert_eq!(index.rewrites().of_other_group, BTreeSet::from(["mistaken".into()]));
+
+    assert!(index.apply(Change::Rewrite(Event::Deleted(key("d", "uid")))));
+    assert_eq!(names(&index), ["d", "c", "a", "b"], "the older group has one of that name");
+    assert!(index.apply(Change::Rewrite(Event::Applied(rewrite("e", 0)))));
+    assert_eq!(names(&index), ["e", "d", "c", "a", "b"]);
 }
 
 /// Something that happens to the server or to the connection to it.

@@ -3,8 +3,9 @@
 //! ```text
 //! watch of the pool ─────────┐
 //! watch of its pods ─────────┤            ┌─> EndpointTable
-//! watch of objectives ───────┼──> Index ──┼─> priorities of objectives
-//! watch of older objectives ─┘   (pure)   └─> whether all of it has been listed
+//! watches of objectives ─────┼──> Index ──┼─> priorities of objectives
+//! watches of rewrites ───────┘   (pure)   ├─> rules of rewrites
+//!                                         └─> whether all of it has been listed
 //! ```
 //!
 //! The [`Index`] holds what was last said and knows no clock, no task and no network; [`Kubernetes::follow`] feeds it.
@@ -20,6 +21,7 @@ mod objective;
 mod pod;
 mod pool;
 mod review;
+mod rewrite;
 mod source;
 mod watch;
 
@@ -29,10 +31,11 @@ pub use crd::{
     ModelMatch, ObjectiveStatus, PoolRef, RewriteMatch, RewriteRule, RewriteStatus, RewriteTarget, crds,
 };
 pub use election::{Candidate, Timings};
-pub use index::{Change, Index, Objectives, PoolId};
+pub use index::{Change, Index, Objectives, PoolId, Rewrites};
 pub use kube::Config;
 pub use objective::Objective;
 pub use pod::Pod;
 pub use pool::{Pool, TargetPorts};
 pub use review::{Access, ReviewError, Reviewer};
+pub use rewrite::Rewrite;
 pub use source::{AccessError, Kubernetes, Membership};

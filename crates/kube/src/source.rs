@@ -18,6 +18,7 @@ use crate::objective::Objective;
 use crate::pod::{Pod, PodObject};
 use crate::pool::{Pool, TargetPorts};
 use crate::review::Reviewer;
+use crate::rewrite::Rewrite;
 use crate::watch::{Watched, events};
 
 /// What makes a pod a member of the pool.
@@ -28,6 +29,10 @@ pub enum Membership {
     /// A label selector in the form the API server takes, and the ports of each pod.
     Selector { selector: String, ports: TargetPorts },
 }
+
+/// The groups that objectives and rewrites may have.
+const GROUP: &str = "llm-d.ai";
+const OLDER_GROUP: &str = "inference.networking.x-k8s.io";
 
 /// A connection on which nothing has come for so long is dead: servers end a watch before that, and ask for the next.
 const LONGEST_SILENCE: Duration = Duration::from_secs(300);
@@ -119,13 +124,13 @@ impl Kubernetes {
     /// Of everything but pods.
     fn watches(&self, id: &PoolId, membership: &Membership) -> BoxStream<'static, Change> {
         match membership {
-            Membership::Pool => stream::select(
+            Membership::Pool => stream::select_all([
                 self.pool(id),
-                stream::select(
-                    self.objectives(id, "llm-d.ai").map(Change::Objective),
-                    self.objectives(id, "inference.networking.x-k8s.io").map(Change::OlderObjective),
-                ),
-            )
+                self.objectives(id, GROUP).map(Change::Objective).boxed(),
+                self.objectives(id, OLDER_GROUP).map(Change::OlderObjective).boxed(),
+                self.rewrites(id, GROUP).map(Change::Rewrite).boxed(),
+                self.rewrites(id, OLDER_GROUP).map(Change::OlderRewrite).boxed(),
+            ])
             .boxed(),
             // A stream that has ended would end the whole.
             Membership::Selector { .. } => stream::pending().boxed(),
@@ -161,11 +166,26 @@ impl Kubernetes {
         let objectives = Watched {
             api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
             selection: watcher::Config::default(),
-            name: group,
+            name: if group == GROUP { "InferenceObjective" } else { "InferenceObjective of the older group" },
             optional: true,
             read: |key: Key, object| Ok(Objective::new(key, spec(object)?)),
         };
         events(objectives).boxed()
+    }
+
+    fn rewrites(&self, id: &PoolId, group: &'static str) -> BoxStream<'static, Event<Rewrite>> {
+        let kind = kind(group, "v1alpha2", "InferenceModelRewrite");
+        let rewrites = Watched {
+            api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            selection: watcher::Config::default(),
+            name: if group == GROUP { "InferenceModelRewrite" } else { "InferenceModelRewrite of the older group" },
+            optional: true,
+            read: |key: Key, object| {
+                let created = object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+                Ok(Rewrite::new(key, created, spec(object)?))
+            },
+        };
+        events(rewrites).boxed()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use sluice_kube::{Index, Kubernetes, Membership, PoolId, TargetPorts};
-use sluice_testkit::apiserver::{objective, pod, pool};
+use sluice_testkit::apiserver::{objective, pod, pool, rewrite};
 use sluice_testkit::{ApiServer, Resource};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Known {
     endpoints: Vec<String>,
     priorities: BTreeMap<String, i32>,
+    /// Names of rewrites, the one that counts first coming first.
+    rewrites: Vec<String>,
     complete: bool,
 }
 
@@ -29,7 +31,8 @@ impl Known {
         endpoints.sort();
         let priorities = index.objectives().priorities.into_iter();
         let priorities = priorities.map(|(name, priority)| (name, priority.0)).collect();
-        Self { endpoints, priorities, complete: index.is_complete() }
+        let rewrites = index.rewrites().in_order.into_iter().map(|rewrite| rewrite.key.name).collect();
+        Self { endpoints, priorities, rewrites, complete: index.is_complete() }
     }
 }
 
@@ -84,7 +87,7 @@ async fn what_is_there_is_known_and_every_change_follows() {
     let followed = Followed::of_pool().unwrap();
     let known = followed.wait(|known| known.complete).await.unwrap();
     let endpoints = vec!["a-rank-0 10.0.0.1:8000".to_owned()];
-    assert_eq!(known, Known { endpoints, priorities: BTreeMap::new(), complete: true });
+    assert_eq!(known, Known { endpoints, complete: true, ..Known::default() });
 
     followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
     followed.wait_for_priority("batch", -10).await.unwrap();
@@ -92,6 +95,17 @@ async fn what_is_there_is_known_and_every_change_follows() {
     followed.server.apply(Resource::OLDER_OBJECTIVE, objective("older", "chat", 1));
     followed.wait_for_priority("batch", 7).await.unwrap();
     followed.wait_for_priority("older", 1).await.unwrap();
+
+    let made_at = |name: &str, time: &str| {
+        let mut rewrite = rewrite(name, "chat", "m", &[("t", 1)]);
+        rewrite["metadata"]["creationTimestamp"] = json!(time);
+        rewrite
+    };
+    followed.server.apply(Resource::REWRITE, made_at("a", "2026-01-02T00:00:00Z"));
+    followed.server.apply(Resource::OLDER_REWRITE, made_at("b", "2026-01-01T00:00:00Z"));
+    followed.wait(|known| known.rewrites == ["b", "a"]).await.unwrap();
+    followed.server.delete(Resource::OLDER_REWRITE, "b");
+    followed.wait(|known| known.rewrites == ["a"]).await.unwrap();
 
     followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
     followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", "b-rank-0 10.0.0.2:8000"]).await.unwrap();

@@ -15,6 +15,8 @@ pub(crate) fn request() -> Request {
         api: Api::OpenAiChat,
         headers: Headers::new(),
         model: None,
+        target_model: None,
+        rewritten_by: None,
         stream: false,
         max_output_tokens: None,
         body_bytes: 0,

@@ -7,6 +7,7 @@ mod flow_metrics;
 mod gatekeeper;
 mod identity;
 mod in_flight;
+mod model_rewrite;
 mod per_tenant;
 mod rejection;
 mod route;
@@ -20,6 +21,7 @@ pub use identity::{
     DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Resolved, SharedObjectives, Vouched,
 };
 pub use in_flight::InFlight;
+pub use model_rewrite::{ModelRewrites, RewriteRule, RewriteTarget, Rewritten, SharedModelRewrites};
 pub use per_tenant::PerTenant;
 pub use rejection::Rejection;
 pub use route::{Intent, Routed, Router, RouterParts};

@@ -15,7 +15,9 @@ use smallvec::SmallVec;
 use crate::admission::{self, Admission, Admit, NotParked, NotStarted, Permit, Target};
 use crate::ask::{Allowed, ask, ask_of_headers, ttl};
 use crate::gatekeeper::Gatekeeper;
-use crate::{FlowDurations, Identities, Identity, InFlight, Rejection, Resolved, Vouched};
+use crate::{
+    FlowDurations, Identities, Identity, InFlight, ModelRewrites, Rejection, Resolved, SharedModelRewrites, Vouched,
+};
 
 /// A request that wants an endpoint.
 #[derive(Clone, Debug)]
@@ -47,6 +49,7 @@ pub struct RouterParts {
     pub table: Arc<EndpointTable>,
     pub scheduler: Scheduler,
     pub identities: Identities,
+    pub rewrites: SharedModelRewrites,
     pub gatekeeper: Gatekeeper,
     pub estimate: TokenEstimate,
     /// Requests without a body are admitted and counted like any other.
@@ -63,6 +66,7 @@ pub struct Router {
     table: Arc<EndpointTable>,
     scheduler: Scheduler,
     identities: Identities,
+    rewrites: SharedModelRewrites,
     gatekeeper: Gatekeeper,
     estimate: TokenEstimate,
     admit_header_only: bool,
@@ -83,11 +87,29 @@ struct Passage<'a> {
 
 impl Router {
     pub fn new(parts: RouterParts) -> Self {
-        let RouterParts { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset } =
-            parts;
-        let seed = AtomicU64::new(seed);
-        let durations = None;
-        Self { table, scheduler, identities, gatekeeper, estimate, admit_header_only, seed, heed_subset, durations }
+        let RouterParts {
+            table,
+            scheduler,
+            identities,
+            rewrites,
+            gatekeeper,
+            estimate,
+            admit_header_only,
+            seed,
+            heed_subset,
+        } = parts;
+        Self {
+            table,
+            scheduler,
+            identities,
+            rewrites,
+            gatekeeper,
+            estimate,
+            admit_header_only,
+            seed: AtomicU64::new(seed),
+            heed_subset,
+            durations: None,
+        }
     }
 
     /// Measures how long requests take into their queues.
@@ -99,6 +121,11 @@ impl Router {
     /// Who a request is from, as far as its headers and the proxy say; an error if that rules it out.
     pub fn identify(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Resolved, Rejection> {
         self.identities.resolve(headers, vouched)
+    }
+
+    /// The rules by which the models of requests are replaced that come now.
+    pub fn rewrites(&self) -> Arc<ModelRewrites> {
+        self.rewrites.load()
     }
 
     /// Refuses, and counts, a request that would be refused whatever its body says, of which `held_bytes` will be kept.

@@ -13,6 +13,8 @@ fn request() -> Request {
         api: Api::OpenAiChat,
         headers: Headers::new(),
         model: Some("m".into()),
+        target_model: Some("m".into()),
+        rewritten_by: None,
         stream: false,
         max_output_tokens: None,
         body_bytes: 0,

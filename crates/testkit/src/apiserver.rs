@@ -43,6 +43,11 @@ impl Resource {
     /// Of the group that objectives had before.
     pub const OLDER_OBJECTIVE: Self = Self { group: "inference.networking.x-k8s.io", ..Self::OBJECTIVE };
 
+    pub const REWRITE: Self =
+        Self { plural: "inferencemodelrewrites", kind: "InferenceModelRewrite", ..Self::OBJECTIVE };
+    /// Of the group that rewrites had before.
+    pub const OLDER_REWRITE: Self = Self { group: Self::OLDER_OBJECTIVE.group, ..Self::REWRITE };
+
     pub const LEASE: Self = Self { group: "coordination.k8s.io", version: "v1", plural: "leases", kind: "Lease" };
     pub const TOKEN_REVIEW: Self =
         Self { group: "authentication.k8s.io", version: "v1", plural: "tokenreviews", kind: "TokenReview" };
@@ -184,6 +189,15 @@ pub fn pod(name: &str, ip: &str, labels: &Value) -> Value {
 pub fn pool(name: &str, labels: &Value, ports: &[u16]) -> Value {
     let ports: Vec<Value> = ports.iter().map(|port| json!({"number": port})).collect();
     json!({"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "targetPorts": ports}})
+}
+
+/// An InferenceModelRewrite for requests to `pool`, with one rule: `model` becomes one of the targets, each with its
+/// weight.
+pub fn rewrite(name: &str, pool: &str, model: &str, targets: &[(&str, u32)]) -> Value {
+    let targets: Vec<Value> =
+        targets.iter().map(|(model, weight)| json!({"modelRewrite": model, "weight": weight})).collect();
+    let rules = json!([{"matches": [{"model": {"value": model}}], "targets": targets}]);
+    json!({"metadata": {"name": name}, "spec": {"poolRef": {"name": pool}, "rules": rules}})
 }
 
 /// An InferenceObjective for requests to `pool`.

@@ -6,3 +6,4 @@ mod churn;
 mod cluster;
 mod objectives;
 mod pool;
+mod rewrites;

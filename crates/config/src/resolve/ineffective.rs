@@ -7,7 +7,6 @@ use crate::document::{Document, NodeId};
 const INEFFECTIVE: &[(&[&str], &str)] = &[
     (&["dataLayer", "peerDiscovery"], "peer discovery"),
     (&["dataLayer", "crossReplicaSyncInterval"], "synchronisation between replicas"),
-    (&["sluice", "modelRewrites"], "model rewriting"),
 ];
 
 /// What only flow control acts on, except [`WITHOUT_GATE`].

@@ -39,7 +39,8 @@ impl Session {
     /// `told` as above.
     pub(crate) fn holds_body(&self, told: Option<BodyModes>, headers: &Headers, end_of_stream: bool) -> bool {
         let told = told.unwrap_or(BodyModes::UNKNOWN);
-        let mode = if self.asks_for_request(told, end_of_stream) { BodyMode::FullDuplex } else { told.request };
+        let mode =
+            if self.asks_for_request(told, headers, end_of_stream) { BodyMode::FullDuplex } else { told.request };
         let is_shown = match mode {
             BodyMode::FullDuplex | BodyMode::Buffered | BodyMode::Other => true,
             BodyMode::None | BodyMode::Streamed | BodyMode::BufferedPartial => false,

@@ -19,6 +19,8 @@
 //!
 //! Kept by every run: at most one [`Action::Route`]; exactly one [`Action::End`]; [`Action::Close`] is the last
 //! action; replies are in the order headers, body, trailers for each direction.
+//!
+//! Bodies go on as they came, but for the name of the model: [`rewriting`].
 
 mod ending;
 mod limits;
@@ -26,13 +28,16 @@ mod modes;
 mod request;
 mod response;
 mod revocation;
+mod rewriting;
 mod timing;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::{Api, Time, TokenUsage};
 use sluice_data::Subset;
 use sluice_payload::Parsers;
+use sluice_router::ModelRewrites;
 
 use crate::action::Action;
 use crate::error_shape::ErrorShape;
@@ -43,6 +48,7 @@ use crate::reply::Reply;
 use crate::request_headers::BodyLimit;
 use crate::service::MidStream;
 use crate::session::revocation::Revocation;
+use crate::session::rewriting::Renamed;
 
 /// What the settings say about every session.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +86,7 @@ impl SessionSettings {
         body_progress_timeout: Duration::from_secs(60),
         refusal_style: RefusalStyle::Api,
         retry_after: true,
-        wanted: Wanted { request: false, response: false, revocable: false },
+        wanted: Wanted { request: false, response: false, revocable: false, models: false },
         extend_message_timeout: true,
         hand_over: false,
         eviction: Some(MidStream::EventThenReset),
@@ -94,6 +100,8 @@ pub(crate) struct Wanted {
     pub(crate) response: bool,
     /// Event streams of requests that may be cut off, so that they can be told why.
     pub(crate) revocable: bool,
+    /// Of requests whose models are replaced, and of their responses.
+    pub(crate) models: bool,
 }
 
 /// What is known of one stream before its first message.
@@ -114,6 +122,7 @@ pub(crate) struct StreamFacts {
 pub(crate) struct Session {
     settings: SessionSettings,
     facts: StreamFacts,
+    rewrites: Arc<ModelRewrites>,
     /// As the proxy told, or as the picker asked for instead.
     modes: Option<BodyModes>,
     /// The body of the request is on its way because the picker asked for it.
@@ -125,6 +134,8 @@ pub(crate) struct Session {
     error_shape: ErrorShape,
     request: RequestPhase,
     response: ResponsePhase,
+    /// The endpoint knows the model by another name than the client.
+    renamed: Option<Renamed>,
     /// The client was told how long the response is.
     response_has_length: bool,
     /// The status of the response, once its headers came.
@@ -155,10 +166,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) const fn new(settings: SessionSettings, facts: StreamFacts) -> Self {
+    pub(crate) const fn new(settings: SessionSettings, facts: StreamFacts, rewrites: Arc<ModelRewrites>) -> Self {
         Self {
             settings,
             facts,
+            rewrites,
             modes: None,
             asked_for_request: false,
             mode_before: None,
@@ -167,6 +179,7 @@ impl Session {
             error_shape: ErrorShape::OpenAi,
             request: RequestPhase::Waiting,
             response: ResponsePhase::Waiting,
+            renamed: None,
             response_has_length: false,
             status: None,
             proxy_details: None,

@@ -16,13 +16,13 @@ const UNSEEN: Duration = Duration::from_secs(300);
 
 impl Session {
     /// Settles the modes when the request headers came, and asks for the body where that is possible and worth it.
-    pub(super) fn settle_modes(&mut self, end_of_stream: bool, actions: &mut Vec<Action>) {
+    pub(super) fn settle_modes(&mut self, headers: &Headers, end_of_stream: bool, actions: &mut Vec<Action>) {
         let told = self.modes.unwrap_or(BodyModes::UNKNOWN);
         if [told.request, told.response].contains(&BodyMode::Other) {
             actions.push(Action::Notice(Notice::UnknownMode));
         }
         self.modes = Some(told);
-        if self.asks_for_request(told, end_of_stream) {
+        if self.asks_for_request(told, headers, end_of_stream) {
             let asked = BodyModes { request: BodyMode::FullDuplex, ..told };
             self.modes = Some(asked);
             self.asked_for_request = true;
@@ -31,8 +31,9 @@ impl Session {
     }
 
     /// The body of the request comes only if it is asked for, and it is worth that.
-    pub(super) fn asks_for_request(&self, told: BodyModes, end_of_stream: bool) -> bool {
-        self.settings.wanted.request && !end_of_stream && self.may_change(told)
+    pub(super) fn asks_for_request(&self, told: BodyModes, headers: &Headers, end_of_stream: bool) -> bool {
+        let Wanted { request, models, response: _, revocable: _ } = self.settings.wanted;
+        !end_of_stream && self.may_change(told) && (request || models && self.may_rewrite(headers))
     }
 
     /// The modes to ask for together with the answer to the response headers. Where the response passes by, they keep the
@@ -42,13 +43,21 @@ impl Session {
     /// nothing is between them and the headers; in mode STREAMED it does. So only what may have to be cut off with a last
     /// event comes in full duplex, where that may be said at any time, and for the rest see
     /// [`unseen_until`](Self::unseen_until).
-    pub(super) fn ask_for_response(&mut self, headers: &Headers, is_event_stream: bool) -> Option<BodyModes> {
+    ///
+    /// `renames`: the response has another name of the model than the client's.
+    pub(super) fn ask_for_response(
+        &mut self,
+        headers: &Headers,
+        is_event_stream: bool,
+        renames: bool,
+    ) -> Option<BodyModes> {
         let told = self.modes?;
         if !self.may_change(told) {
             return None;
         }
-        let Wanted { request: _, response, revocable } = self.settings.wanted;
+        let Wanted { request: _, response, revocable, models } = self.settings.wanted;
         let takes_event = revocable && self.revocable && is_event_stream;
+        let response = response || models && renames;
         let wanted = match told.response {
             _ if takes_event && !headers.contains("trailer") => BodyMode::FullDuplex,
             _ if takes_event || response => BodyMode::Streamed,

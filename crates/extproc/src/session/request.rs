@@ -8,6 +8,7 @@ use sluice_payload::{RequestFields, parse_request};
 use sluice_router::Intent;
 
 use super::Session;
+use super::rewriting::Renamed;
 use super::timing::UNANNOUNCED_BODY;
 use crate::action::{Action, Notice};
 use crate::error_shape::ErrorShape;
@@ -46,7 +47,7 @@ impl Session {
             self.refuse(&refusal, actions);
             return;
         }
-        self.settle_modes(end_of_stream, actions);
+        self.settle_modes(&headers, end_of_stream, actions);
         let mode = self.request_mode();
         let waits_for_answer = self.is_upgrade || expects_continue(&headers);
         let open = |answer| Some(Tail::Open { held: Held::of(answer), ended: false, trailers: false });
@@ -112,7 +113,7 @@ impl Session {
                     return;
                 }
                 if is_buffered {
-                    self.route(now, Tail::Buffered { trailers: false }, random, actions);
+                    self.route(now, Tail::Buffered { body: None, trailers: false }, random, actions);
                 } else if end_of_stream {
                     let body = Some(reading.body.split().freeze());
                     self.route(now, Tail::Whole { body, trailers: false }, random, actions);
@@ -180,7 +181,8 @@ impl Session {
                 self.route(now, Tail::Whole { body, trailers: true }, random, actions);
             }
             RequestPhase::Routing(Routing { tail, .. }) => {
-                let (Tail::Whole { trailers, .. } | Tail::Buffered { trailers } | Tail::Open { trailers, .. }) = tail;
+                let (Tail::Whole { trailers, .. } | Tail::Buffered { trailers, .. } | Tail::Open { trailers, .. }) =
+                    tail;
                 if std::mem::replace(trailers, true) {
                     self.out_of_order("request trailers", actions);
                 }
@@ -195,7 +197,13 @@ impl Session {
     }
 
     /// Asks for an endpoint for the request that was being read.
-    pub(super) fn route(&mut self, now: Time, tail: Tail, random: &mut dyn FnMut() -> u64, actions: &mut Vec<Action>) {
+    pub(super) fn route(
+        &mut self,
+        now: Time,
+        mut tail: Tail,
+        random: &mut dyn FnMut() -> u64,
+        actions: &mut Vec<Action>,
+    ) {
         let RequestPhase::Reading(reading) = std::mem::replace(&mut self.request, RequestPhase::Over) else { return };
         let Reading { headers, received, body: buffered, is_buffered, progress, give_up: _ } = reading;
         let since = if is_buffered { progress } else { received };
@@ -216,13 +224,21 @@ impl Session {
                 return;
             }
         };
-        if fields.model.is_none() && self.api.requires_model() && is_read {
+        let choice = self.choose_model(&headers, fields.model.as_deref(), is_read, random);
+        if choice.target.is_none() && is_read && (self.api.requires_model() || choice.rewritten_by.is_some()) {
             self.refuse(&Refusal::model_missing(), actions);
             return;
         }
-        if matches!(tail, Tail::Buffered { .. }) {
-            // The proxy has the body.
-            actions.push(Action::Holding(self.header_bytes));
+        if !is_read && !header_only {
+            self.note_unread(&headers, actions);
+        }
+        let changed = choice.change(fields.model.as_deref(), body);
+        let content_length = changed.as_ref().and_then(|changed| announced(&headers, changed));
+        self.renamed = Renamed::of(fields.model.as_deref(), &choice);
+        if changed.is_some() || matches!(tail, Tail::Buffered { .. }) {
+            // What the proxy has is not held here.
+            let kept = changed.as_ref().map_or(0, Bytes::len) as u64;
+            actions.push(Action::Holding(self.header_bytes + kept));
         }
 
         let sent_id = headers.last_str("x-request-id").filter(|id| !id.is_empty());
@@ -233,6 +249,8 @@ impl Session {
             received,
             api: self.api,
             model: fields.model.map(Into::into),
+            target_model: choice.target,
+            rewritten_by: choice.rewritten_by,
             stream: fields.stream,
             max_output_tokens: fields.max_output_tokens,
             body_bytes,
@@ -240,7 +258,11 @@ impl Session {
         };
         let traceparent = ids::traceparent(&request.headers, random);
         let remove = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name)).collect();
-        let mutation = RequestMutation { destination: String::new(), new_request_id, traceparent, remove };
+        let mutation =
+            RequestMutation { destination: String::new(), new_request_id, traceparent, content_length, remove };
+        if let Some(changed) = changed {
+            tail.replace_body(changed);
+        }
         let extend = self.patience_due(now, since, &tail);
         self.request = RequestPhase::Routing(Routing { mutation, tail, since, extend });
         actions.push(Action::Route(Intent {
@@ -281,8 +303,8 @@ impl Session {
                 }
                 (Rest::ended(Answer::Echo), trailers)
             }
-            Tail::Buffered { trailers } => {
-                self.reply(Reply::RequestBodyPlaced(mutation), actions);
+            Tail::Buffered { body, trailers } => {
+                self.reply(Reply::RequestBodyPlaced(mutation, body), actions);
                 (Rest::ended(Answer::AsIs), trailers)
             }
             Tail::Open { held: Held::Messages { count, bytes }, ended, trailers } => {
@@ -321,6 +343,11 @@ impl Session {
         self.replied = true;
         actions.extend(pieces(body, end_of_stream).map(|piece| Action::Reply(reply(piece))));
     }
+}
+
+/// The length of `body`, if the client has announced one.
+fn announced(headers: &Headers, body: &Bytes) -> Option<u64> {
+    headers.contains("content-length").then_some(body.len() as u64)
 }
 
 /// Adds `chunk` to `body`. False if that would make it longer than `limit`.

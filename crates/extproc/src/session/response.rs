@@ -5,6 +5,7 @@ use sluice_core::{Headers, TerminationCause, Time};
 use sluice_payload::{ResponseFormat, UsageScanner};
 
 use super::Session;
+use super::rewriting::restored;
 use crate::action::Action;
 use crate::event_ends::EventEnds;
 use crate::message::{BodyMode, Origin};
@@ -57,10 +58,14 @@ impl Session {
         }
         let format = ResponseFormat::of(headers.last_str("content-type"), headers.last_str("content-encoding"));
         let is_event_stream = format == ResponseFormat::EventStream;
-        let ask = if end_of_stream { None } else { self.ask_for_response(headers, is_event_stream) };
+        let restorer = if end_of_stream || self.proxy_details.is_some() { None } else { self.restorer(format) };
+        let ask =
+            if end_of_stream { None } else { self.ask_for_response(headers, is_event_stream, restorer.is_some()) };
+        let restorer = self.where_seen(restorer, actions);
         // In its own full duplex the proxy takes the length out; elsewhere it stays, and nothing may be put in.
         let drops_length = ask.is_none() && self.response_mode() == BodyMode::FullDuplex;
-        self.response_has_length = headers.last("content-length").is_some() && !drops_length;
+        let drop_length = restorer.is_some() && headers.contains("content-length");
+        self.response_has_length = headers.contains("content-length") && !drops_length && !drop_length;
         let is_withheld = is_event_stream && !end_of_stream && ask.is_none() && self.may_withhold_headers();
         self.response = ResponsePhase::Passing {
             scanner: UsageScanner::new(format),
@@ -68,12 +73,13 @@ impl Session {
             is_withheld,
             is_event_stream,
             events: EventEnds::default(),
+            restorer,
         };
         if is_withheld {
             return;
         }
         self.response_began = now;
-        self.reply(Reply::ResponseHeaders { ask }, actions);
+        self.reply(Reply::ResponseHeaders { ask, drop_length }, actions);
         if self.response_mode() == BodyMode::None {
             actions.push(Action::BegunUnseen);
         }
@@ -91,10 +97,11 @@ impl Session {
 
     /// Answers headers that waited for what comes now.
     fn release_headers(&mut self, actions: &mut Vec<Action>) {
-        if let ResponsePhase::Passing { is_withheld, .. } = &mut self.response
+        if let ResponsePhase::Passing { is_withheld, restorer, .. } = &mut self.response
             && std::mem::take(is_withheld)
         {
-            self.reply(Reply::ResponseHeaders { ask: None }, actions);
+            let drop_length = restorer.is_some();
+            self.reply(Reply::ResponseHeaders { ask: None, drop_length }, actions);
         }
     }
 
@@ -119,7 +126,8 @@ impl Session {
             let Some(whole) = self.cut_chunk(now, chunk, end_of_stream, actions) else { return };
             chunk = whole;
         }
-        let ResponsePhase::Passing { scanner, answer, is_event_stream, events, is_withheld: _ } = &mut self.response
+        let ResponsePhase::Passing { scanner, answer, is_event_stream, events, restorer, is_withheld: _ } =
+            &mut self.response
         else {
             if matches!(self.response, ResponsePhase::Complete) && chunk.is_empty() {
                 // An end that was told already. In the modes that keep the bytes every message is answered.
@@ -137,9 +145,13 @@ impl Session {
             events.push(&chunk);
         }
         actions.push(Action::Sending(chunk.len() as u64));
-        match answer {
-            Answer::Echo => self.reply_pieces(chunk, end_of_stream, Reply::ResponseBody, actions),
-            Answer::AsIs => self.reply(Reply::ResponseBodyAsIs, actions),
+        let changed = restored(restorer, &chunk, end_of_stream);
+        match (answer, changed) {
+            (Answer::Echo, changed) => {
+                self.reply_pieces(changed.unwrap_or(chunk), end_of_stream, Reply::ResponseBody, actions);
+            }
+            (Answer::AsIs, Some(changed)) => self.reply(Reply::ResponseBodyReplaced(changed), actions),
+            (Answer::AsIs, None) => self.reply(Reply::ResponseBodyAsIs, actions),
         }
         if end_of_stream {
             self.complete(actions);
@@ -152,6 +164,7 @@ impl Session {
             return;
         }
         self.release_headers(actions);
+        self.release_held(actions);
         self.reply(Reply::ResponseTrailers, actions);
         self.complete(actions);
     }

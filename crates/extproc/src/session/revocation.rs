@@ -22,6 +22,7 @@ use bytes::Bytes;
 use sluice_core::Time;
 
 use super::Session;
+use super::rewriting::restored;
 use crate::action::{Action, Delivery, Notice};
 use crate::message::BodyMode;
 use crate::phases::{Answer, RequestPhase, ResponsePhase};
@@ -142,7 +143,7 @@ impl Session {
         end_of_stream: bool,
         actions: &mut Vec<Action>,
     ) -> Option<Bytes> {
-        let ResponsePhase::Passing { scanner, events, .. } = &mut self.response else { return Some(chunk) };
+        let ResponsePhase::Passing { scanner, events, restorer, .. } = &mut self.response else { return Some(chunk) };
         let mut after = *events;
         after.push(&chunk);
         if end_of_stream || after.is_done() {
@@ -155,7 +156,8 @@ impl Session {
         events.push(&chunk);
         scanner.push(&chunk);
         actions.push(Action::Sending(chunk.len() as u64));
-        self.send_event(now, &chunk, actions);
+        let head = restored(restorer, &chunk, false).unwrap_or(chunk);
+        self.send_event(now, &head, actions);
         None
     }
 

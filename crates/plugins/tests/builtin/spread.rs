@@ -14,6 +14,8 @@ fn request() -> Request {
         api: Api::OpenAiChat,
         headers: Headers::new(),
         model: None,
+        target_model: None,
+        rewritten_by: None,
         stream: false,
         max_output_tokens: None,
         body_bytes: 0,

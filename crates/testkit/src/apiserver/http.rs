@@ -22,7 +22,14 @@ use super::{NAMESPACE, Resource, leases, reviews};
 /// A watch on which nothing happens is told the present version this often.
 const BOOKMARK_EVERY: Duration = Duration::from_millis(500);
 
-const RESOURCES: [Resource; 4] = [Resource::POD, Resource::POOL, Resource::OBJECTIVE, Resource::OLDER_OBJECTIVE];
+const RESOURCES: [Resource; 6] = [
+    Resource::POD,
+    Resource::POOL,
+    Resource::OBJECTIVE,
+    Resource::OLDER_OBJECTIVE,
+    Resource::REWRITE,
+    Resource::OLDER_REWRITE,
+];
 
 pub(crate) fn router(store: Arc<Store>) -> Router {
     Router::new()

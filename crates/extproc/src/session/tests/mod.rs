@@ -4,4 +4,5 @@ mod limits;
 mod modes;
 mod properties;
 mod revocation;
+mod rewriting;
 mod script;

@@ -79,7 +79,7 @@ fn a_streamed_body_is_decided_on_the_headers_and_every_piece_is_answered_once() 
         let mut script = request(mode);
         let lines = [(":method", "POST"), (":path", "/v1/chat/completions"), ("content-length", "4000")];
         let settings = SessionSettings { max_request_body: 10_000, ..SessionSettings::TEST };
-        script.session = crate::session::Session::new(settings, StreamFacts::default());
+        script.session = crate::session::Session::new(settings, StreamFacts::default(), std::sync::Arc::default());
         assert_eq!(script.headers(&lines, false).out(), "route");
         let request = &script.intents[0].request;
         assert_eq!(request.body_bytes, 4_000, "as the client announces");
@@ -258,7 +258,10 @@ fn how_old_a_request_was_that_left_while_it_waited_is_told_where_the_proxy_has_a
 
 /// A script whose proxy takes other modes than the configured ones.
 fn choosing(request: bool, response: bool, request_mode: BodyMode, response_mode: BodyMode) -> Script {
-    let settings = SessionSettings { wanted: Wanted { request, response, revocable: false }, ..SessionSettings::TEST };
+    let settings = SessionSettings {
+        wanted: Wanted { request, response, revocable: false, models: false },
+        ..SessionSettings::TEST
+    };
     let facts = StreamFacts { may_choose_modes: true, ..StreamFacts::default() };
     Script::started(settings, facts, Some(modes(request_mode, response_mode)))
 }
@@ -309,8 +312,10 @@ fn nothing_is_asked_for_where_nothing_is_wanted_or_the_proxy_would_fail_the_requ
         assert_eq!(script.asked, None, "{request:?}, {response:?}");
     }
     // Not announced by the proxy's configuration.
-    let settings =
-        SessionSettings { wanted: Wanted { request: true, response: true, revocable: true }, ..SessionSettings::TEST };
+    let settings = SessionSettings {
+        wanted: Wanted { request: true, response: true, revocable: true, models: true },
+        ..SessionSettings::TEST
+    };
     let mut script = Script::with_settings(settings, modes(BodyMode::None, BodyMode::None));
     assert_eq!(script.post("/raw").placed().out(), "route rh");
 }

@@ -92,7 +92,7 @@ proptest! {
         end in 0..5_usize,
     ) {
         let settings = SessionSettings {
-            wanted: Wanted { request: wanted_request, response: wanted_response, revocable },
+            wanted: Wanted { request: wanted_request, response: wanted_response, revocable, models: true },
             hand_over,
             eviction: MID_STREAM.get(mid_stream).copied(),
             ..SessionSettings::TEST

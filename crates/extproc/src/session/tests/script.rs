@@ -57,6 +57,8 @@ pub(super) struct Script {
     /// When the wait of a request ends that asked for an endpoint.
     pub(super) wait_ends: Option<Time>,
     pub(super) notices: Vec<Notice>,
+    /// The client is not told how long the response is.
+    pub(super) length_dropped: bool,
 }
 
 impl Script {
@@ -74,7 +76,7 @@ impl Script {
 
     pub(super) fn started(settings: SessionSettings, facts: StreamFacts, modes: Option<BodyModes>) -> Self {
         Self {
-            session: Session::new(settings, facts),
+            session: Session::new(settings, facts, std::sync::Arc::default()),
             now: Time::ZERO,
             modes,
             refusal: None,
@@ -97,6 +99,7 @@ impl Script {
             gave_up: None,
             wait_ends: None,
             notices: Vec::new(),
+            length_dropped: false,
         }
     }
 
@@ -275,15 +278,16 @@ impl Script {
                 if piece.end_of_stream { "rb*" } else { "rb" }
             }
             Reply::RequestBodyAsIs => "rb.",
-            Reply::RequestBodyPlaced(mutation) => {
+            Reply::RequestBodyPlaced(mutation, body) => {
                 self.mutation = Some(mutation);
+                self.request_body.extend(body.unwrap_or_default());
                 "rb!"
             }
             Reply::RequestTrailers => "rt",
-            Reply::ResponseHeaders { ask: None } => "sh",
-            Reply::ResponseHeaders { ask } => {
-                self.asked = ask;
-                "sh+modes"
+            Reply::ResponseHeaders { ask, drop_length } => {
+                self.length_dropped = drop_length;
+                self.asked = ask.or(self.asked);
+                if ask.is_some() { "sh+modes" } else { "sh" }
             }
             Reply::ResponseBody(piece) => {
                 self.response_body.extend_from_slice(&piece.bytes);
