@@ -5,23 +5,24 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use sluice_config::settings::Objective;
-use sluice_config::{Assembled, BandSlots, FlowControl, Slots};
+use sluice_config::{Assembled, BandSlots, FlowControl, Severity, Slots};
 use sluice_core::Priority;
 
-use crate::flags::CommandLine;
+use crate::flags::{CommandLine, Flags};
 use crate::kubernetes::Target;
 use crate::run::{EXIT_FAILURE, EXIT_SETUP, Failure, read, source};
+use crate::tls::Tls;
 
-/// Says on standard error what is wrong with the command line and the configuration, and prints the configuration with
-/// everything filled in.
-pub(crate) fn run(line: &CommandLine) -> ExitCode {
+/// Says on standard error what is wrong with the command line and the configuration, and with the files that they name if
+/// `files`, and prints the configuration with everything filled in.
+pub(crate) fn run(line: &CommandLine, files: bool) -> ExitCode {
     for flag in &line.ignored {
         complain(format_args!("{flag}: warning: the flag has no effect in this version"));
     }
     for warning in line.flags.warnings() {
         complain(format_args!("warning: {warning}"));
     }
-    match checked(line) {
+    match checked(line, files) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Setup(mistakes)) => {
             for mistake in mistakes {
@@ -36,7 +37,7 @@ pub(crate) fn run(line: &CommandLine) -> ExitCode {
     }
 }
 
-fn checked(line: &CommandLine) -> Result<(), Failure> {
+fn checked(line: &CommandLine, files: bool) -> Result<(), Failure> {
     // Mistakes stand among the warnings, in the order of the text.
     let assembled =
         read(&source(&line.flags)?, &line.flags).map_err(|diagnostics| Failure::setup(diagnostics.to_string()))?;
@@ -46,10 +47,26 @@ fn checked(line: &CommandLine) -> Result<(), Failure> {
     let page = page(&assembled)?;
     // A reader that went away has seen enough.
     drop(io::stdout().lock().write_all(page.as_bytes()));
+    let mut mistakes = Vec::new();
     if assembled.discovery.is_none() {
-        Target::of(&line.flags).map_err(Failure::setup)?;
+        mistakes.extend(Target::of(&line.flags).err());
     }
-    Ok(())
+    if files {
+        mistakes.extend(mistakes_in_files(&line.flags, &assembled));
+    }
+    if mistakes.is_empty() { Ok(()) } else { Err(Failure::Setup(mistakes)) }
+}
+
+/// Warnings are told.
+fn mistakes_in_files(flags: &Flags, assembled: &Assembled) -> Vec<String> {
+    let certificate = flags.tls().filter(|settings| settings.directory.is_some()).map(Tls::new);
+    let certificate = certificate.and_then(Result::err).map(|error| format!("{error:#}"));
+    let (mistakes, warnings): (Vec<_>, Vec<_>) =
+        assembled.files.check().into_iter().partition(|diagnostic| diagnostic.severity == Severity::Error);
+    for warning in warnings {
+        complain(format_args!("{warning}"));
+    }
+    certificate.into_iter().chain(mistakes.iter().map(ToString::to_string)).collect()
 }
 
 fn complain(line: fmt::Arguments<'_>) {

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser};
-use sluice_config::Quantity;
-use sluice_core::GoDuration;
+use sluice_config::{Quantity, Timeout};
 use sluice_data::MIN_SCRAPE_INTERVAL;
 
 use crate::environment::Environment;
@@ -274,7 +273,10 @@ impl Flags {
 pub(crate) enum Task {
     Serve,
     /// Say what is wrong with the configuration and the flags, print the configuration in force, and end.
-    Check,
+    Check {
+        /// And with the files that they name.
+        files: bool,
+    },
 }
 
 /// A command line that was understood.
@@ -290,7 +292,7 @@ impl CommandLine {
     pub(crate) fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
         let matches = command().try_get_matches_from(without_empty(arguments))?;
         let (task, matches) = match matches.subcommand() {
-            Some((_check, matches)) => (Task::Check, matches),
+            Some((_check, matches)) => (Task::Check { files: matches.get_flag(CHECK_FILES) }, matches),
             None => (Task::Serve, &matches),
         };
         let flags = Flags::from_arg_matches(matches)?;
@@ -306,7 +308,16 @@ pub(crate) fn command() -> Command {
     Flags::command()
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
-        .subcommand(Flags::command().name("check").about(check).long_about(None))
+        .subcommand(Flags::command().name("check").about(check).long_about(None).arg(check_files()))
+}
+
+const CHECK_FILES: &str = "files";
+
+/// A switch of the check only.
+fn check_files() -> Arg {
+    let help = "Also read the files that the flags and the configuration name, as the process would where the check runs: \
+                certificates, keys, the endpoint file.";
+    Arg::new(CHECK_FILES).long(CHECK_FILES).action(ArgAction::SetTrue).help(help)
 }
 
 /// The arguments without flags that have an empty value, as charts pass them for what is not set.
@@ -358,8 +369,7 @@ fn go_bool(text: &str) -> Result<bool, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration: GoDuration = text.parse().map_err(|error| format!("{error} (write 30s, 1m30s, 0s)"))?;
-    duration.non_negative().ok_or_else(|| "must not be negative".to_owned())
+    text.parse::<Timeout>().map(|Timeout(duration)| duration).map_err(|error| format!("{error} (write 30s, 1m30s, 0s)"))
 }
 
 /// Ports, in the order in which they were given.

@@ -130,7 +130,9 @@ fn the_definition_holds_together() {
 #[test]
 fn a_check_takes_the_same_flags() {
     let line = parse("epp check --config-file a --pool-name lab --tracing=false --secure-serving=false").unwrap();
-    assert_eq!(line.task, Task::Check);
+    assert_eq!(line.task, Task::Check { files: false });
+    assert_eq!(parse("epp check --files").unwrap().task, Task::Check { files: true });
+    assert!(parse("epp --files").is_err());
     assert_eq!(line.flags.config_source(), ConfigSource::File("a".into()));
     assert_eq!((line.flags.secure_serving, line.ignored), (false, vec!["--tracing".to_owned()]));
     assert_eq!(parse("epp --config-file check").unwrap().task, Task::Serve, "a value is no task");

@@ -100,7 +100,7 @@ mod tests {
         registry.register(Box::new(FlowCollector::new(Arc::new(view), tenants, "p", true))).unwrap();
         let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         let file = "endpoints: [{name: a, address: 127.0.0.1, port: 1}]";
-        table.replace(parse_endpoint_file(file).unwrap());
+        table.replace(parse_endpoint_file(file).unwrap().endpoints);
         let endpoint = Arc::clone(&table.snapshot().endpoints()[0]);
         let target = Target { endpoint, stage: Stage::Decode, tokens: 1 };
         let _running = waiting.await.unwrap().start(&[target], None).unwrap();

@@ -69,7 +69,7 @@ mod tests {
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
         let view = PoolView::new(admission, &table, "l");
-        let specs = parse_endpoint_file("endpoints: [{name: a, address: 127.0.0.1, port: 1}]").unwrap();
+        let specs = parse_endpoint_file("endpoints: [{name: a, address: 127.0.0.1, port: 1}]").unwrap().endpoints;
 
         let done = AtomicBool::new(false);
         let all_named = std::thread::scope(|scope| {

@@ -54,8 +54,8 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     line.flags.environment = Environment::read();
-    if line.task == Task::Check {
-        return check::run(&line);
+    if let Task::Check { files } = line.task {
+        return check::run(&line, files);
     }
     logging::start(&line.flags);
     match run(&line) {

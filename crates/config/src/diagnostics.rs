@@ -1,5 +1,6 @@
 use std::error::Error;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// A place in a text: line and column from 1, the column in characters.
@@ -34,6 +35,30 @@ pub struct Diagnostic {
     pub suggestion: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// What says so.
+    pub rule: Rule,
+}
+
+/// What a configuration is held to: a rule is the place in the source of this program where it is applied, so that a list
+/// of them all can be had from there, and that of rules without a test is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule(&'static Location<'static>);
+
+impl Rule {
+    /// The rule that the caller applies.
+    #[track_caller]
+    fn here() -> Self {
+        Self(Location::caller())
+    }
+
+    /// As the compiler was told, usually from the root of the workspace.
+    pub fn file(self) -> &'static str {
+        self.0.file()
+    }
+
+    pub fn line(self) -> u32 {
+        self.0.line()
+    }
 }
 
 /// A setting: where it stands and what it is called.
@@ -44,16 +69,23 @@ pub(crate) struct Place {
 }
 
 /// A remark before it is bound to a place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remark {
     message: String,
     suggestion: Option<String>,
     hint: Option<String>,
+    rule: Rule,
 }
 
 impl Remark {
+    /// Where this is called is the [`Rule`].
+    #[track_caller]
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), suggestion: None, hint: None }
+        Self { message: message.into(), suggestion: None, hint: None, rule: Rule::here() }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn suggest(mut self, suggestion: impl Into<String>) -> Self {
@@ -64,12 +96,6 @@ impl Remark {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
-    }
-}
-
-impl<T: Into<String>> From<T> for Remark {
-    fn from(message: T) -> Self {
-        Self::new(message)
     }
 }
 
@@ -89,20 +115,31 @@ impl Diagnostics {
         Self { source, list: Vec::new(), errors: 0 }
     }
 
-    pub(crate) fn error(&mut self, place: Place, remark: impl Into<Remark>) {
+    pub(crate) fn error(&mut self, place: Place, remark: Remark) {
         self.errors += 1;
         if self.errors <= Self::MAX_ERRORS {
-            self.push(Severity::Error, place, remark.into());
+            self.push(Severity::Error, place, remark);
         }
     }
 
-    pub(crate) fn warn(&mut self, place: Place, remark: impl Into<Remark>) {
-        self.push(Severity::Warning, place, remark.into());
+    pub(crate) fn warn(&mut self, place: Place, remark: Remark) {
+        self.push(Severity::Warning, place, remark);
+    }
+
+    /// Nothing yet, of the same text.
+    pub(crate) fn none_yet(&self) -> Self {
+        Self::new(Arc::clone(&self.source))
+    }
+
+    /// Takes over the errors of `other`, and none of its warnings.
+    pub(crate) fn add_errors(&mut self, other: Self) {
+        self.errors += other.errors;
+        self.list.extend(other.list.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Error));
     }
 
     fn push(&mut self, severity: Severity, place: Place, remark: Remark) {
         let Place { position, path } = place;
-        let Remark { message, suggestion, hint } = remark;
+        let Remark { message, suggestion, hint, rule } = remark;
         self.list.push(Diagnostic {
             severity,
             source: Arc::clone(&self.source),
@@ -111,13 +148,15 @@ impl Diagnostics {
             message,
             suggestion,
             hint,
+            rule,
         });
     }
 
     /// Puts them in the order of the text, each once.
     pub(crate) fn sort(&mut self) {
         self.list.sort_by_key(|diagnostic| diagnostic.position);
-        self.list.dedup();
+        // Two rules that say the same of a place say it once.
+        self.list.dedup_by(|later, earlier| later.says(earlier));
     }
 
     pub(crate) const fn has_errors(&self) -> bool {
@@ -153,9 +192,19 @@ impl Diagnostics {
     }
 }
 
+impl Diagnostic {
+    /// It reads as `other` does.
+    fn says(&self, other: &Self) -> bool {
+        let Self { severity, source, position, path, message, suggestion, hint, rule: _ } = self;
+        (severity, source, position, path) == (&other.severity, &other.source, &other.position, &other.path)
+            && (message, suggestion, hint) == (&other.message, &other.suggestion, &other.hint)
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { severity, source, position: Position { line, column }, path, message, suggestion, hint } = self;
+        let Self { severity, source, position: Position { line, column }, path, message, suggestion, hint, rule: _ } =
+            self;
         write!(f, "{source}:{line}:{column}: ")?;
         if *severity == Severity::Warning {
             f.write_str("warning: ")?;

@@ -17,6 +17,7 @@ mod carry_over;
 mod catalog;
 mod diagnostics;
 mod document;
+mod files;
 mod plugin;
 mod quantity;
 mod raw;
@@ -39,13 +40,14 @@ use sluice_payload::Parsers;
 use sluice_schedule::Scheduler;
 
 pub use carry_over::Previous;
-pub use diagnostics::{Diagnostic, Diagnostics, Position, Severity};
-pub use plugin::{BuildContext, BuildError, Plugin, PluginType, Roles, Stability};
+pub use diagnostics::{Diagnostic, Diagnostics, Position, Rule, Severity};
+pub use files::{FileReport, Files};
+pub use plugin::{BuildContext, BuildError, Plugin, PluginType, Produced, Roles, Stability};
 pub use quantity::{ByteSize, Count, Quantity, QuantityError};
 pub use settings::Settings;
 pub use slots::{BandSlots, Slots};
 pub use source::Source;
-pub use timeout::Timeout;
+pub use timeout::{Timeout, TimeoutError};
 
 /// What a configuration cannot decide by itself.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,8 @@ pub struct Assembled {
     pub effective: serde_json::Value,
     /// In the order of the text.
     pub warnings: Vec<Diagnostic>,
+    /// What it needs beside itself.
+    pub files: Files,
     /// For [`reload`], once this is in force.
     pub as_previous: Previous,
 }
@@ -142,6 +146,7 @@ fn load_after(
                 load_producer,
                 tenant_headers,
                 effective,
+                files,
                 as_previous,
             } = parts;
             let warnings = diagnostics.into_list();
@@ -158,6 +163,7 @@ fn load_after(
                 settings,
                 effective,
                 warnings,
+                files: Files { source: Arc::clone(&source.name), named: files },
                 as_previous,
             })
         }

@@ -12,6 +12,7 @@ use sluice_schedule::{Filter, Picker, ProfileHandler, Scorer};
 
 use crate::diagnostics::{Diagnostics, Place, Remark};
 use crate::document::{Document, NodeId, parameter_names};
+use crate::files::{FileReport, NamedFile};
 
 /// A kind of plugin that a configuration can name.
 ///
@@ -69,6 +70,25 @@ pub struct Roles {
     /// It acts on what model servers say of themselves ([`Endpoint::scraped`](sluice_core::Endpoint::scraped)). Nothing
     /// is scraped by default unless such a plugin is in use.
     pub reads_scraped: bool,
+    /// It acts on this. Where no declared plugin brings it, the default one for it is filled in.
+    pub needs: Option<Produced>,
+    pub produces: Option<Produced>,
+}
+
+/// What one plugin works out for others, about a request and an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Produced {
+    /// How much of a prompt an endpoint has in its cache.
+    PrefixMatches,
+}
+
+impl Produced {
+    /// The type of the plugin that brings it by default.
+    pub(crate) const fn default_producer(self) -> &'static str {
+        match self {
+            Self::PrefixMatches => "approx-prefix-cache-producer",
+        }
+    }
 }
 
 impl Roles {
@@ -128,6 +148,16 @@ impl Roles {
         Self { metrics_extractor: Some(Arc::new(engines)), ..Self::default() }
     }
 
+    pub fn producer(produced: Produced) -> Self {
+        Self { produces: Some(produced), ..Self::default() }
+    }
+
+    /// The same, of a plugin that acts on what another one brings.
+    #[must_use]
+    pub fn needing(self, produced: Produced) -> Self {
+        Self { needs: Some(produced), ..self }
+    }
+
     /// The same, of a plugin that acts on what model servers say of themselves.
     #[must_use]
     pub fn reading_scraped(self) -> Self {
@@ -147,16 +177,17 @@ impl Roles {
 
 /// Why an instance cannot be made of its parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{parameter}: {message}")]
+#[error("{parameter}: {}", remark.message())]
 pub struct BuildError {
     parameter: &'static str,
-    message: String,
+    remark: Remark,
 }
 
 impl BuildError {
-    /// `message` says what is wrong with the parameter `parameter`.
+    /// `message` says what is wrong with the parameter `parameter`. Where this is called is the [`Rule`](crate::Rule).
+    #[track_caller]
     pub fn new(parameter: &'static str, message: impl Into<String>) -> Self {
-        Self { parameter, message: message.into() }
+        Self { parameter, remark: Remark::new(message) }
     }
 }
 
@@ -169,6 +200,7 @@ pub struct BuildContext<'a> {
     diagnostics: &'a mut Diagnostics,
     /// As they were read and filled in.
     parameters: Map<String, Value>,
+    files: Vec<NamedFile>,
 }
 
 impl BuildContext<'_> {
@@ -178,6 +210,7 @@ impl BuildContext<'_> {
     }
 
     /// Tells the author of the configuration that `parameter` does not do what they may think.
+    #[track_caller]
     pub fn warn(&mut self, parameter: &str, message: impl Into<String>) {
         let place = self.place_of(parameter);
         self.diagnostics.warn(place, Remark::new(message));
@@ -185,12 +218,14 @@ impl BuildContext<'_> {
 
     /// Tells the author of the configuration that `parameter` may not be what it is. No instance comes of it; building may go
     /// on to look for more.
+    #[track_caller]
     pub fn refuse(&mut self, parameter: &str, message: impl Into<String>) {
         let place = self.place_of(parameter);
         self.diagnostics.error(place, Remark::new(message));
     }
 
     /// Tells the author of the configuration that the plugin as a whole does not do what they may think.
+    #[track_caller]
     pub fn warn_of_plugin(&mut self, message: impl Into<String>) {
         let node = self.document.child(self.owner, "type").unwrap_or(self.owner);
         self.diagnostics.warn(self.document.place(node), Remark::new(message));
@@ -202,6 +237,12 @@ impl BuildContext<'_> {
         if let Ok(value) = serde_json::to_value(value) {
             self.parameters.insert(parameter.to_owned(), value);
         }
+    }
+
+    /// Notes that the plugin reads a file that `parameter` names. `check` reads it, and is called when somebody wants to know
+    /// if the file is there and good, not when a configuration is put in force.
+    pub fn reads_file(&mut self, parameter: &str, check: impl Fn() -> FileReport + Send + Sync + 'static) {
+        self.files.push(NamedFile::new(self.place_of(parameter), check));
     }
 
     fn place_of(&self, parameter: &str) -> Place {
@@ -224,6 +265,8 @@ pub(crate) struct Built {
     pub(crate) roles: Roles,
     /// Its parameters, with their defaults.
     pub(crate) parameters: Map<String, Value>,
+    /// Those it reads.
+    pub(crate) files: Vec<NamedFile>,
 }
 
 /// A [`Plugin`] without its type: an entry of the list of plugins that a binary has.
@@ -280,13 +323,13 @@ fn build<P: Plugin>(
         return None;
     }
     let parameters = written_out(&params);
-    let mut cx = BuildContext { document, owner, scrape_interval, diagnostics, parameters };
+    let mut cx = BuildContext { document, owner, scrape_interval, diagnostics, parameters, files: Vec::new() };
     match P::build(params, &mut cx) {
         Ok(_) if cx.diagnostics.errors() > errors_before => None,
-        Ok(roles) => Some(Built { roles, parameters: cx.parameters }),
-        Err(BuildError { parameter, message }) => {
+        Ok(roles) => Some(Built { roles, parameters: cx.parameters, files: cx.files }),
+        Err(BuildError { parameter, remark }) => {
             let place = cx.place_of(parameter);
-            diagnostics.error(place, message);
+            diagnostics.error(place, remark);
             None
         }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sluice_core::Tasks;
 use sluice_follow::{Consumer, FileError, FollowedFile, Follower, Verdict};
 
-use crate::endpoint_file::{MAX_BYTES, repeated};
-use crate::{EndpointFileError, EndpointSpec, EndpointTable, parse_endpoint_file};
+use crate::endpoint_file::MAX_BYTES;
+use crate::{EndpointFile, EndpointFileError, EndpointFileWarning, EndpointTable, parse_endpoint_file};
 
 /// Where the endpoints of the pool come from when it is not Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,20 +45,39 @@ impl Discovery {
 
 impl FileDiscovery {
     fn start(self, table: &Arc<EndpointTable>, tasks: &Tasks) -> Result<(), DiscoveryError> {
-        let Self { path, watch } = self;
-        let file = FollowedFile::new(path, "endpoint file", MAX_BYTES);
+        let file = self.file();
         let content = file.read()?;
         let pool = Pool { file, table: Arc::clone(table) };
-        pool.fill(&pool.parse(&content)?);
+        pool.fill(parse(&pool.file, &content)?);
         let (path, endpoints) = (pool.file.path().display(), table.snapshot().endpoints().len());
         tracing::info!(%path, endpoints, "endpoints loaded");
-        if watch {
+        if self.watch {
             let mut follower = Follower::new(pool.file.clone());
             follower.has_taken(content);
             follower.start("file-discovery", pool, tasks).map_err(DiscoveryError::Thread)?;
         }
         Ok(())
     }
+
+    /// Reads the file, and says what there is to say of it.
+    pub fn check(&self) -> Result<Vec<EndpointFileWarning>, DiscoveryError> {
+        let file = self.file();
+        parse(&file, &file.read()?).map(|content| content.warnings)
+    }
+
+    fn file(&self) -> FollowedFile {
+        FollowedFile::new(self.path.clone(), "endpoint file", MAX_BYTES)
+    }
+}
+
+fn parse(file: &FollowedFile, bytes: &[u8]) -> Result<EndpointFile, DiscoveryError> {
+    let content = |source| DiscoveryError::Content { path: file.absolute_path(), source };
+    if bytes.len() > MAX_BYTES {
+        return Err(content(EndpointFileError::TooLarge));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| content(EndpointFileError::NotUtf8 { byte: error.valid_up_to() }))?;
+    parse_endpoint_file(text).map_err(content)
 }
 
 /// The pool that a file describes. A file that cannot be read or has a bad entry leaves it as it is.
@@ -69,36 +88,32 @@ struct Pool {
 }
 
 impl Pool {
-    fn parse(&self, bytes: &[u8]) -> Result<Vec<EndpointSpec>, DiscoveryError> {
-        let content = |source| DiscoveryError::Content { path: self.file.absolute_path(), source };
-        if bytes.len() > MAX_BYTES {
-            return Err(content(EndpointFileError::TooLarge));
+    fn fill(&self, content: EndpointFile) {
+        let EndpointFile { endpoints, warnings } = content;
+        let path = self.file.path().display();
+        for warning in warnings.iter().take(MOST_WARNINGS) {
+            tracing::warn!(%path, "endpoint file: {warning}");
         }
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| content(EndpointFileError::NotUtf8 { byte: error.valid_up_to() }))?;
-        parse_endpoint_file(text).map_err(content)
-    }
-
-    fn fill(&self, specs: &[EndpointSpec]) {
-        let repeated = repeated(specs);
-        if !repeated.is_empty() {
-            let (path, endpoints) = (self.file.path().display(), repeated.join(", "));
-            tracing::warn!(%path, endpoints, "listed more than once, the last entry of each counts");
+        if let Some(more) = warnings.len().checked_sub(MOST_WARNINGS).filter(|more| *more > 0) {
+            tracing::warn!(%path, more, "endpoint file: there are more warnings");
         }
-        self.table.replace(specs.iter().cloned());
+        self.table.replace(endpoints);
     }
 }
 
+/// More than this many are not logged one by one.
+const MOST_WARNINGS: usize = 20;
+
 impl Consumer for Pool {
     fn changed(&mut self, content: &[u8]) -> Verdict {
-        let specs = match self.parse(content) {
-            Ok(specs) => specs,
+        let content = match parse(&self.file, content) {
+            Ok(content) => content,
             Err(error) => {
                 not_reloaded(&error);
                 return Verdict::Refused;
             }
         };
-        self.fill(&specs);
+        self.fill(content);
         let (path, endpoints) = (self.file.path().display(), self.table.snapshot().endpoints().len());
         if endpoints == 0 {
             tracing::warn!(%path, "endpoints reloaded, and there are none: nothing can be served");

@@ -1,3 +1,5 @@
+mod warnings;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,10 +8,20 @@ use serde_json::Value;
 use serde_saphyr::{MessageFormatter as _, UserMessageFormatter};
 use sluice_core::{EndpointId, EndpointUid};
 
+pub use self::warnings::{EndpointFileWarning, EndpointFileWarningKind};
+
 use crate::EndpointSpec;
 
 /// A larger file is refused.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
+
+/// What an endpoint file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointFile {
+    /// In the order of the file.
+    pub endpoints: Vec<EndpointSpec>,
+    pub warnings: Vec<EndpointFileWarning>,
+}
 
 /// Why an endpoint file was not taken over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,9 +73,9 @@ impl fmt::Display for EntryErrors<'_> {
 ///     labels: {llm-d.ai/role: decode}
 /// ```
 ///
-/// Keys that mean nothing here are ignored. All bad entries are reported together, and one is enough to refuse the
-/// file: half a pool is worse than the previous one.
-pub fn parse_endpoint_file(text: &str) -> Result<Vec<EndpointSpec>, EndpointFileError> {
+/// Keys that mean nothing here are passed over, in entries with a warning. All bad entries are reported together, and one
+/// is enough to refuse the file: half a pool is worse than the previous one.
+pub fn parse_endpoint_file(text: &str) -> Result<EndpointFile, EndpointFileError> {
     if text.len() > MAX_BYTES {
         return Err(EndpointFileError::TooLarge);
     }
@@ -84,17 +96,11 @@ pub fn parse_endpoint_file(text: &str) -> Result<Vec<EndpointSpec>, EndpointFile
             }
         }
     }
-    if errors.is_empty() { Ok(specs) } else { Err(EndpointFileError::Entries(errors)) }
-}
-
-/// The ids that more than one of `specs` has, each once, as they are to be shown.
-pub(crate) fn repeated(specs: &[EndpointSpec]) -> Vec<String> {
-    let mut times = BTreeMap::<&EndpointId, u32>::new();
-    for spec in specs {
-        *times.entry(&spec.id).or_default() += 1;
+    if !errors.is_empty() {
+        return Err(EndpointFileError::Entries(errors));
     }
-    let shown = |id: &EndpointId| if id.name.is_empty() { format!("{id}(no name)") } else { id.to_string() };
-    times.into_iter().filter(|&(_, times)| times > 1).map(|(id, _)| shown(id)).collect()
+    let warnings = warnings::warnings(text, entries, &specs);
+    Ok(EndpointFile { endpoints: specs, warnings })
 }
 
 /// One line for the author of the file: the parser's own texts quote the file, and advise who calls the parser.

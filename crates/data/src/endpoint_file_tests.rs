@@ -1,15 +1,15 @@
 use super::*;
 
 fn addresses(text: &str) -> Vec<String> {
-    parse_endpoint_file(text).unwrap().iter().map(|spec| format!("{} {}", spec.id, spec.address)).collect()
+    parse_endpoint_file(text).unwrap().endpoints.iter().map(|spec| format!("{} {}", spec.id, spec.address)).collect()
 }
 
 #[test]
 fn reads_yaml_and_json() {
     let yaml = "endpoints:\n- {name: a, address: 10.0.0.1, port: '8000', labels: {role: decode, rank: 1}}\n";
     let json = r#"{"endpoints":[{"name":"a","address":"10.0.0.1","port":8000,"labels":{"role":"decode","rank":"1"}}]}"#;
-    let specs = parse_endpoint_file(yaml).unwrap();
-    assert_eq!(specs, parse_endpoint_file(json).unwrap());
+    let specs = parse_endpoint_file(yaml).unwrap().endpoints;
+    assert_eq!(specs, parse_endpoint_file(json).unwrap().endpoints);
     assert_eq!(specs[0].labels["rank"], "1");
     assert_eq!(specs[0].id.to_string(), "default/a");
 }
@@ -80,13 +80,52 @@ fn a_file_that_is_no_yaml_tells_where_in_one_line() {
     }
 }
 
+fn warnings(text: &str) -> Vec<String> {
+    parse_endpoint_file(text).unwrap().warnings.iter().map(ToString::to_string).collect()
+}
+
 #[test]
-fn repeated_ids_are_named_once() {
+fn keys_of_entries_that_mean_nothing_are_named_with_their_lines() {
+    let entries: String =
+        (1..9).map(|n| format!("- {{name: n{n}, address: 10.0.0.{n}, port: 1, rack: {n}}}\n")).collect();
+    let text = format!("version: 3\nendpoints:\n- name: a\n  address: 10.0.0.9\n  port: 1\n  lables: {{}}\n{entries}");
+    assert_eq!(
+        warnings(&text),
+        [
+            "line 3: the key \"lables\" means nothing, did you mean \"labels\"?",
+            "lines 7, 8, 9, 10, 11 and 3 more: the key \"rack\" means nothing"
+        ]
+    );
+    assert_eq!(
+        warnings("endpoints:\n- {name: a, address: 10.0.0.1, port: 1, namespace: b, labels: {x: y}}\n"),
+        [""; 0]
+    );
+    assert_eq!(warnings(r#"{"endpoints": [{"name": "a", "address": "10.0.0.1", "port": 1, "x": {}}]}"#).len(), 1);
+}
+
+#[test]
+fn what_is_listed_twice_is_named_with_its_lines() {
     let text = "endpoints:\n- {name: a, address: 10.0.0.1, port: 1}\n- {address: 10.0.0.2, port: 1}\n\
         - {name: a, address: 10.0.0.3, port: 1}\n- {address: 10.0.0.4, port: 1}\n- {address: 10.0.0.5, port: 1}\n\
         - {name: a, namespace: other, address: 10.0.0.6, port: 1}\n";
-    assert_eq!(repeated(&parse_endpoint_file(text).unwrap()), ["default/(no name)", "default/a"]);
-    assert_eq!(repeated(&[]), Vec::<String>::new());
+    assert_eq!(
+        warnings(text),
+        [
+            "lines 3, 5 and 6: default/(no name) is listed more than once, the last entry counts",
+            "lines 2 and 4: default/a is listed more than once, the last entry counts"
+        ]
+    );
+    let text = "endpoints:\n- {name: b, address: '::1', port: 1}\n- {name: a, address: '[0:0::1]', port: '1'}\n\
+        - {name: c, address: '::1', port: 2}\n";
+    assert_eq!(
+        warnings(text),
+        [
+            "lines 2 and 3: default/b and default/a have the same address [::1]:1: it is sent as much as all of them together"
+        ]
+    );
+    let moved = "endpoints:\n- {name: a, address: 10.0.0.1, port: 1}\n- {name: b, address: 10.0.0.1, port: 1}\n\
+        - {name: b, address: 10.0.0.2, port: 1}\n";
+    assert_eq!(warnings(moved), ["lines 3 and 4: default/b is listed more than once, the last entry counts"]);
 }
 
 #[test]

@@ -20,7 +20,9 @@ mod table;
 
 pub use booking::{Full, InFlight, Permit};
 pub use discovery::{Discovery, DiscoveryError, FileDiscovery};
-pub use endpoint_file::{EndpointFileError, EntryError, parse_endpoint_file};
+pub use endpoint_file::{
+    EndpointFile, EndpointFileError, EndpointFileWarning, EndpointFileWarningKind, EntryError, parse_endpoint_file,
+};
 pub use exposition::{
     CustomMetric, EngineConfig, EngineConfigError, EngineMapping, EngineMappings, MetricSpec, ScanReport, ScanState,
     SpecError,

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Endpoint, Request};
 use sluice_schedule::Scorer;
+
+use crate::ignored_params::{IgnoredParam, LoadProducerName};
 
 /// Prefers endpoints on which this process has fewer requests in flight.
 ///
@@ -24,15 +25,18 @@ pub(crate) struct ActiveRequestScorerParams {
     /// The score of an endpoint just above the threshold, in `0.0..=1.0`; 1 if outside.
     max_busy_score: f64,
     /// Deprecated.
-    #[serde(skip_serializing)]
-    request_timeout: Option<IgnoredAny>,
-    #[serde(skip_serializing)]
-    in_flight_load_producer_name: Option<IgnoredAny>,
+    request_timeout: IgnoredParam,
+    in_flight_load_producer_name: LoadProducerName,
 }
 
 impl Default for ActiveRequestScorerParams {
     fn default() -> Self {
-        Self { idle_threshold: 0, max_busy_score: 1.0, request_timeout: None, in_flight_load_producer_name: None }
+        Self {
+            idle_threshold: 0,
+            max_busy_score: 1.0,
+            request_timeout: IgnoredParam::default(),
+            in_flight_load_producer_name: LoadProducerName::default(),
+        }
     }
 }
 
@@ -56,12 +60,12 @@ impl Plugin for ActiveRequestScorer {
         };
         cx.fill_in("idleThreshold", idle_threshold);
         cx.fill_in("maxBusyScore", max_busy_score);
-        if request_timeout.is_some() {
-            cx.warn("requestTimeout", "deprecated and without effect: a request counts until it ends");
-        }
-        if in_flight_load_producer_name.is_some() {
-            cx.warn("inFlightLoadProducerName", "has no effect in this version, which counts requests in one place");
-        }
+        request_timeout.warn_if_given(
+            "requestTimeout",
+            "deprecated and without effect: a request counts until it ends",
+            cx,
+        );
+        in_flight_load_producer_name.warn(cx);
         #[expect(clippy::cast_possible_truncation, reason = "a score needs no more precision")]
         let max_busy_score = max_busy_score as f32;
         Ok(Roles::scorer(Self { idle_threshold, max_busy_score }))

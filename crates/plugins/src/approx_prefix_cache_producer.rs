@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
-use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
+use sluice_config::{BuildContext, BuildError, Plugin, Produced, Roles, Stability};
 
-/// Stands where a configuration names it, so that the configuration can be used: it does nothing.
+/// Stands where a configuration names it, so that the configuration can be used: it does nothing, as whoever needs it says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ApproxPrefixCacheProducer;
 
@@ -69,7 +69,6 @@ impl Plugin for ApproxPrefixCacheProducer {
         if block_size.is_some() {
             cx.warn("blockSize", "deprecated: use blockSizeTokens");
         }
-        cx.warn_of_plugin("does nothing: this version does not follow what endpoints have cached");
-        Ok(Roles::default())
+        Ok(Roles::producer(Produced::PrefixMatches))
     }
 }

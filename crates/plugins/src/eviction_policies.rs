@@ -16,11 +16,16 @@ macro_rules! without_effect {
             type Params = IgnoredParams;
 
             fn build(_params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
-                cx.warn_of_plugin($instead);
-                Ok(Roles::default())
+                Ok(nothing(cx, $instead))
             }
         }
     };
+}
+
+/// `instead` says why there is nothing.
+fn nothing(cx: &mut BuildContext<'_>, instead: &str) -> Roles {
+    cx.warn_of_plugin(instead);
+    Roles::default()
 }
 
 without_effect!(

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
+use sluice_config::{BuildContext, BuildError, FileReport, Plugin, Roles, Stability};
 use sluice_data::{Discovery, FileDiscovery};
 
 /// Takes the endpoints of the pool from a file.
@@ -23,11 +23,19 @@ impl Plugin for FileDiscoveryPlugin {
     const STABILITY: Stability = Stability::Beta;
     type Params = FileDiscoveryParams;
 
-    fn build(params: Self::Params, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let FileDiscoveryParams { path, watch_file } = params;
         if path.as_os_str().is_empty() {
             return Err(BuildError::new("path", "the path of the endpoint file is empty"));
         }
-        Ok(Roles::discovery(Discovery::File(FileDiscovery { path, watch: watch_file })))
+        let discovery = FileDiscovery { path, watch: watch_file };
+        let file = discovery.clone();
+        cx.reads_file("path", move || match file.check() {
+            Ok(warnings) => {
+                FileReport { warnings: warnings.iter().map(ToString::to_string).collect(), ..FileReport::default() }
+            }
+            Err(error) => FileReport::of(Err(error)),
+        });
+        Ok(Roles::discovery(Discovery::File(discovery)))
     }
 }

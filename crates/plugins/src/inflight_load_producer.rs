@@ -1,7 +1,8 @@
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{OutputEstimate, TokenEstimate};
+
+use crate::ignored_params::IgnoredParam;
 
 /// Says how many tokens a request is taken for before anything has counted them. What is in flight needs no
 /// plugin: the router keeps count.
@@ -17,10 +18,8 @@ pub(crate) struct InflightLoadProducerParams {
     output_ratio: Option<f64>,
     /// No answer is taken for more.
     max_estimated_output_tokens: Option<u64>,
-    #[serde(skip_serializing)]
-    prefix_match_info_producer_name: Option<IgnoredAny>,
-    #[serde(skip_serializing)]
-    sync_cross_replica_state: Option<IgnoredAny>,
+    prefix_match_info_producer_name: IgnoredParam,
+    sync_cross_replica_state: IgnoredParam,
 }
 
 const DEFAULT_RATIO: f64 = 1.5;
@@ -53,14 +52,10 @@ impl Plugin for InflightLoadProducer {
                 cx.warn("maxEstimatedOutputTokens", without_output);
             }
         }
-        if prefix_match_info_producer_name.is_some() {
-            let message = "has no effect in this version, which does not know what engines have cached";
-            cx.warn("prefixMatchInfoProducerName", message);
-        }
-        if sync_cross_replica_state.is_some() {
-            let message = "has no effect in this version, in which each replica counts for itself";
-            cx.warn("syncCrossReplicaState", message);
-        }
+        let message = "has no effect in this version, which does not know what engines have cached";
+        prefix_match_info_producer_name.warn_if_given("prefixMatchInfoProducerName", message, cx);
+        let message = "has no effect in this version, in which each replica counts for itself";
+        sync_cross_replica_state.warn_if_given("syncCrossReplicaState", message, cx);
         let output = OutputEstimate { ratio, max: max_estimated_output_tokens };
         Ok(Roles::token_estimate(TokenEstimate { output: add_estimated_output_tokens.then_some(output) }))
     }

@@ -1,8 +1,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability, Timeout};
-use sluice_core::GoDuration;
+use sluice_config::{BuildContext, BuildError, FileReport, Plugin, Roles, Stability, Timeout};
 use sluice_data::{ClientPair, HttpsOptions, MetricsPath, MetricsSource, Transport, Verify};
 
 /// Says where endpoints serve their metrics, and how they are fetched.
@@ -47,7 +46,7 @@ impl Plugin for MetricsDataSource {
             transport: transport(&params, cx)?,
             path: MetricsPath::parse(&params.path).map_err(|error| BuildError::new("path", error))?,
             port: params.port.map(port).transpose()?,
-            interval: interval(&params.interval)?,
+            interval: interval(&params.interval, cx)?,
         };
         if let Some(wanted) = source.interval {
             let taken = source.interval(cx.scrape_interval());
@@ -83,9 +82,23 @@ fn transport(params: &MetricsDataSourceParams, cx: &mut BuildContext<'_>) -> Res
                 (false, "") => Verify::System,
                 (false, path) => Verify::Authorities(path.into()),
             };
-            Ok(Transport::Https(HttpsOptions { verify, client: client(params)? }))
+            let client = client(params)?;
+            note_files(&verify, client.as_ref(), cx);
+            Ok(Transport::Https(HttpsOptions { verify, client }))
         }
         other => Err(BuildError::new("scheme", format!("{other:?} is neither http nor https"))),
+    }
+}
+
+fn note_files(verify: &Verify, client: Option<&ClientPair>, cx: &mut BuildContext<'_>) {
+    if let Verify::Authorities(_) = verify {
+        let verify = verify.clone();
+        cx.reads_file("caCertPath", move || FileReport::of(verify.check()));
+    }
+    if let Some(pair) = client {
+        let (certificate, key) = (pair.clone(), pair.clone());
+        cx.reads_file("clientCertPath", move || FileReport::of(certificate.check_certificate()));
+        cx.reads_file("clientKeyPath", move || FileReport::of(key.check_key()));
     }
 }
 
@@ -104,12 +117,16 @@ fn port(port: i64) -> Result<u16, BuildError> {
 }
 
 /// None: as the process does by default.
-fn interval(text: &str) -> Result<Option<Duration>, BuildError> {
+fn interval(text: &str, cx: &mut BuildContext<'_>) -> Result<Option<Duration>, BuildError> {
     if text.is_empty() {
         return Ok(None);
     }
-    let duration: GoDuration = text.parse().map_err(|error| BuildError::new("interval", format!("{error}")))?;
-    let duration = duration.non_negative();
-    let duration = duration.ok_or_else(|| BuildError::new("interval", format!("{text:?} is negative")))?;
-    Ok(Some(duration).filter(|duration| !duration.is_zero()))
+    let interval = text.parse::<Timeout>().map_err(|error| BuildError::new("interval", format!("{error}")))?.0;
+    if interval.is_zero() {
+        let taken = Timeout(cx.scrape_interval());
+        cx.warn("interval", format!("{text} stands for the interval of the process, {taken}: leave it out"));
+        cx.fill_in("interval", "");
+        return Ok(None);
+    }
+    Ok(Some(interval))
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
+use sluice_config::{BuildContext, BuildError, Plugin, Produced, Roles, Stability};
 use sluice_core::{Endpoint, Request};
 use sluice_schedule::Scorer;
 
@@ -46,7 +46,7 @@ impl Plugin for PrefixCacheScorer {
             return Err(BuildError::new("matchLengthScaleTokens", message));
         }
         cx.warn_of_plugin("scores every endpoint 0: this version does not know what endpoints have cached");
-        Ok(Roles::scorer(Self))
+        Ok(Roles::scorer(Self).needing(Produced::PrefixMatches))
     }
 }
 

@@ -78,6 +78,10 @@ impl SaturationDetector for Bounded {
         let filters = self.filters.iter().map(|filter| filter.new_state()).collect();
         Box::new(BoundedState { gate: self.gate.new_state(), filters })
     }
+
+    fn supports_eviction(&self) -> bool {
+        self.gate.supports_eviction()
+    }
 }
 
 impl Saturation for BoundedState {

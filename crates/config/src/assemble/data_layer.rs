@@ -53,7 +53,7 @@ impl Assembler<'_, '_> {
                 metrics = found;
             } else if found.is_some() {
                 let message = "a second source of metrics: this version reads one page of each endpoint";
-                self.error(source.source.node, message);
+                self.error(source.source.node, Remark::new(message));
             }
         }
         let is_default = |source: &ResolvedSource| is_default_source(&self.instances[source.source.value]);
@@ -113,13 +113,13 @@ impl Assembler<'_, '_> {
             let extractor_type = self.instances[extractor.value].plugin_type.name();
             if types.contains(&extractor_type) {
                 let message = format!("a second extractor of type {extractor_type:?} for the same source");
-                self.error(extractor.node, message);
+                self.error(extractor.node, Remark::new(message));
             }
             types.push(extractor_type);
             engines = engines.or_else(|| found.map(|engines| self.chosen_as(*extractor, engines)));
         }
         if extractors.is_empty() && page.is_some() {
-            self.warn(source.node, "has no effect: without an extractor nothing of its page is read");
+            self.warn(source.node, Remark::new("has no effect: without an extractor nothing of its page is read"));
         }
         let page = self.chosen_as(*source, page?);
         Some(self.scraped(page, engines?))

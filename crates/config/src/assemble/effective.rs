@@ -15,12 +15,13 @@ use crate::resolve::{
     API_VERSION, Choice, Instance, KIND, ProfileEntry, Resolved, ResolvedAdmission, ResolvedBand, ResolvedFlowControl,
     ResolvedProfile,
 };
+use crate::settings::TrustSource;
 use crate::timeout::Timeout;
 use crate::weight::Weight;
 
 impl Assembler<'_, '_> {
-    /// A configuration that means the same as the one that was read, and leaves nothing out: neither plugins nor their
-    /// parameters.
+    /// A configuration that means the same as the one that was read, and leaves nothing out that has an effect: neither
+    /// plugins nor their parameters.
     pub(super) fn effective(
         &self,
         resolved: &Resolved<'_>,
@@ -64,7 +65,7 @@ impl Assembler<'_, '_> {
             "requestHandler": {"parsers": parsers.names.iter().map(|name| json!({"pluginRef": name})).collect::<Vec<_>>()},
             "dataLayer": data_layer,
             "flowControl": section,
-            "sluice": resolved.settings,
+            "sluice": settings_in_effect(resolved),
         })
     }
 
@@ -107,7 +108,7 @@ impl Assembler<'_, '_> {
             "noEndpointRequestTTL": duration(config.budgets.no_endpoint),
             "saturationDetector": {"pluginRef": self.chosen_name(resolved.detector)},
             "usageLimitPolicyPluginRef": self.chosen_name(resolved.usage_limit),
-            "enableEviction": resolved.evict,
+            "enableEviction": resolved.evict.is_some(),
             "defaultPriorityBand": band(&resolved.template, &config.template),
             "defaultNegativePriorityBand": negative.map(|(resolved, built)| band(resolved, built)),
             "priorityBands": bands.collect::<Vec<_>>(),
@@ -137,6 +138,31 @@ impl Assembler<'_, '_> {
             Choice::Default(plugin_type) => Some(plugin_type),
         }
     }
+}
+
+/// The section `sluice` without what has no effect beside the other settings, of which its author would be warned.
+fn settings_in_effect(resolved: &Resolved<'_>) -> Value {
+    let mut settings = json!(resolved.settings);
+    let Some(sections) = settings.as_object_mut() else { return settings };
+    let flow_control = match &resolved.admission {
+        ResolvedAdmission::FlowControl(flow_control) => Some(flow_control),
+        ResolvedAdmission::Legacy(_) => None,
+    };
+    if flow_control.is_none() {
+        sections.retain(|section, _| !matches!(section.as_str(), "dryRun" | "queue"));
+    }
+    if flow_control.is_none_or(|flow_control| flow_control.evict.is_none()) {
+        sections.remove("eviction");
+        if let Some(dry_run) = sections.get_mut("dryRun").and_then(Value::as_array_mut) {
+            dry_run.retain(|part| part != "eviction");
+        }
+    }
+    if resolved.settings.trust.source == TrustSource::Headers
+        && let Some(trust) = sections.get_mut("trust").and_then(Value::as_object_mut)
+    {
+        trust.remove("metadataNamespace");
+    }
+    settings
 }
 
 /// An element of `plugins`.

@@ -7,6 +7,7 @@ use sluice_flow::{BandConfig, Budgets, Config, DesiredPriorities, DryRun, Evicti
 
 use super::Assembler;
 use crate::FlowControl;
+use crate::diagnostics::Remark;
 use crate::plugin::Roles;
 use crate::resolve::{Choice, ResolvedAdmission, ResolvedBand, ResolvedFlowControl};
 use crate::settings::{self, Settings};
@@ -52,7 +53,7 @@ impl Assembler<'_, '_> {
                 settings::WhenFull::Displace => WhenFull::Displace,
             },
             max_flows_per_band: usize::try_from(settings.queue.max_flows_per_band.get()).unwrap_or(usize::MAX),
-            eviction: evict.then(|| eviction(&settings.eviction)),
+            eviction: evict.map(|_| eviction(&settings.eviction)),
             dry_run: DryRun {
                 ceilings: settings.dry_run.contains(&settings::DryRun::Ceilings),
                 eviction: settings.dry_run.contains(&settings::DryRun::Eviction),
@@ -61,6 +62,13 @@ impl Assembler<'_, '_> {
         };
         let desired: DesiredPriorities =
             settings.objectives.iter().map(|objective| Priority(objective.priority)).collect();
+        if let Some(node) = evict
+            && !config.detector.supports_eviction()
+        {
+            let detector = self.chosen_name(resolved.detector).unwrap_or_default();
+            let remark = Remark::new(format!("has no effect: nobody is evicted for what {detector:?} reports"));
+            self.warn(*node, remark.hint("a utilization-detector has to have aggregation: mean"));
+        }
         self.warn_of_closed_bands(resolved.usage_limit.as_ref(), &config, &desired);
         Some(FlowControl { config, desired })
     }
@@ -79,11 +87,11 @@ impl Assembler<'_, '_> {
             || !self.having(|roles| roles.detector.is_some()).is_empty();
         if !has_reader {
             let message = "has no effect: without flow control or a saturation detector nothing counts tokens";
-            self.warn(self.instances[first].node, message);
+            self.warn(self.instances[first].node, Remark::new(message));
         }
         for &other in others {
             let message = format!("has no effect: tokens are estimated by {:?}", self.instances[first].name);
-            self.warn(self.instances[other].node, message);
+            self.warn(self.instances[other].node, Remark::new(message));
         }
         let estimate = self.roles[first].as_ref().and_then(|roles| roles.token_estimate).unwrap_or_default();
         (estimate, self.instances[first].name.clone())

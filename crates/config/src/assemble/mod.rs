@@ -22,6 +22,7 @@ use sluice_schedule::{Profile, Scheduler};
 use crate::carry_over::{Fixed, Plugins, Previous};
 use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, Located, NodeId};
+use crate::files::NamedFile;
 use crate::plugin::{Built, PluginType, Roles, Stability};
 use crate::resolve::{Instance, Resolved, ResolvedAdmission};
 use crate::{FlowControl, Options};
@@ -39,6 +40,7 @@ pub(crate) struct Parts {
     pub(crate) load_producer: String,
     pub(crate) tenant_headers: Vec<String>,
     pub(crate) effective: Value,
+    pub(crate) files: Vec<NamedFile>,
     pub(crate) as_previous: Previous,
 }
 
@@ -50,6 +52,7 @@ pub(crate) struct Parts {
 /// * one profile and no handler: `single-profile-handler`
 /// * no source of metrics, and a plugin in use that reads them: `metrics-data-source` and `core-metrics-extractor`
 /// * no parser: those of the reference's default list
+/// * nobody who brings what a plugin needs: the default producer of it
 /// * a policy of flow control: the declared plugin that has the name of the default type, else that type
 ///
 /// Plugins of `previous` that stay the same go on. Every plugin is built anyhow, so that what is said of it does not
@@ -79,6 +82,8 @@ pub(crate) fn assemble(
         scrape_interval = data_layer::scrape_interval(resolved, &plugins, options.scrape_interval);
     }
     let parameters = plugins.iter().map(|built| built.as_ref().map(|built| built.parameters.clone())).collect();
+    let files =
+        plugins.iter().map(|built| built.as_ref().map(|built| built.files.clone()).unwrap_or_default()).collect();
     let mut assembler = Assembler {
         document,
         registry,
@@ -89,6 +94,7 @@ pub(crate) fn assemble(
         all_usable: resolved.all_usable && plugins.iter().all(Option::is_some),
         roles: plugins.into_iter().map(|built| built.map(|built| built.roles)).collect(),
         parameters,
+        files,
         injected: BTreeMap::new(),
         kept,
         diagnostics,
@@ -114,6 +120,7 @@ pub(crate) fn assemble(
     let (token_estimate, load_producer) = assembler.token_estimate();
     let tenant_headers = assembler.tenant_headers();
     let metrics = assembler.metrics(&resolved.metrics);
+    assembler.fill_in_producers();
     assembler.warn_of_unused();
     if assembler.diagnostics.has_errors() {
         return None;
@@ -136,10 +143,11 @@ pub(crate) fn assemble(
             load_producer,
             tenant_headers,
             effective,
+            files: assembler.files_in_use(),
             as_previous: assembler.kept.into_previous(fixed),
         }),
         Err(error) => {
-            assembler.error(Document::ROOT, error.to_string());
+            assembler.error(Document::ROOT, Remark::new(error.to_string()));
             None
         }
     }
@@ -172,6 +180,8 @@ struct Assembler<'a, 'r> {
     roles: Vec<Option<Roles>>,
     /// By instance, with their defaults.
     parameters: Vec<Option<Map<String, Value>>>,
+    /// By instance, those it reads.
+    files: Vec<Vec<NamedFile>>,
     /// By instance: something refers to it.
     used: Vec<bool>,
     /// Nothing is missing but what the configuration does not name.
@@ -183,11 +193,11 @@ struct Assembler<'a, 'r> {
 }
 
 impl Assembler<'_, '_> {
-    fn error(&mut self, node: NodeId, remark: impl Into<Remark>) {
+    fn error(&mut self, node: NodeId, remark: Remark) {
         self.diagnostics.error(self.document.place(node), remark);
     }
 
-    fn warn(&mut self, node: NodeId, remark: impl Into<Remark>) {
+    fn warn(&mut self, node: NodeId, remark: Remark) {
         self.diagnostics.warn(self.document.place(node), remark);
     }
 
@@ -219,11 +229,16 @@ impl Assembler<'_, '_> {
         }
         let built = match self.registry.iter().find(|plugin_type| plugin_type.name() == name) {
             Some(plugin_type) => {
-                plugin_type.build(&Document::empty(), Document::ROOT, self.scrape_interval, self.diagnostics)
+                // What nobody has written is nothing to warn anybody of.
+                let mut diagnostics = self.diagnostics.none_yet();
+                let interval = self.scrape_interval;
+                let built = plugin_type.build(&Document::empty(), Document::ROOT, interval, &mut diagnostics);
+                self.diagnostics.add_errors(diagnostics);
+                built
             }
             None => {
                 let message = format!("the plugin type {name:?}, which is needed here, is not available");
-                self.error(Document::ROOT, message);
+                self.error(Document::ROOT, Remark::new(message));
                 None
             }
         };
@@ -231,6 +246,29 @@ impl Assembler<'_, '_> {
         let roles = built.as_ref().map(|built| built.roles.clone());
         self.injected.insert(name, built);
         roles
+    }
+
+    /// Whatever declared plugins need and none of them brings. What none of them needs is warned of.
+    fn fill_in_producers(&mut self) {
+        for needing in self.having(|roles| roles.needs.is_some()) {
+            let Some(needed) = self.roles[needing].as_ref().and_then(|roles| roles.needs) else { continue };
+            if self.having(|roles| roles.produces == Some(needed)).is_empty() {
+                // Without a result there is an error.
+                drop(self.inject(needed.default_producer()));
+            }
+        }
+        for producing in self.having(|roles| roles.produces.is_some()) {
+            let produced = self.roles[producing].as_ref().and_then(|roles| roles.produces);
+            if self.having(|roles| roles.needs == produced).is_empty() {
+                let Instance { name, node, .. } = &self.instances[producing];
+                self.warn(*node, Remark::new(format!("has no effect: no plugin asks for what {name:?} brings")));
+            }
+        }
+    }
+
+    fn files_in_use(&self) -> Vec<NamedFile> {
+        let in_use = self.files.iter().zip(&self.used).filter(|(_, used)| **used);
+        in_use.flat_map(|(files, _)| files.iter().cloned()).collect()
     }
 
     fn warn_of_unused(&mut self) {
@@ -249,9 +287,9 @@ impl Assembler<'_, '_> {
             }
             let Instance { name, node, .. } = &self.instances[index];
             if gate_is_off && !self.roles[index].as_ref().is_some_and(by_reference) {
-                self.warn(*node, "has no effect without the feature gate flowControl");
+                self.warn(*node, Remark::new("has no effect without the feature gate flowControl"));
             } else {
-                self.warn(*node, format!("has no effect: nothing refers to the plugin {name:?}"));
+                self.warn(*node, Remark::new(format!("has no effect: nothing refers to the plugin {name:?}")));
             }
         }
     }

@@ -1,6 +1,7 @@
 use sluice_payload::Parsers;
 
 use super::Assembler;
+use crate::diagnostics::Remark;
 use crate::document::Located;
 use crate::resolve::Choice;
 
@@ -25,7 +26,7 @@ impl Assembler<'_, '_> {
                 Choice::Default(plugin_type) => {
                     let Some(roles) = self.inject(plugin_type) else { continue };
                     if roles.parser.is_none() {
-                        self.error(*node, format!("the plugin type {plugin_type:?} is not a parser"));
+                        self.error(*node, Remark::new(format!("the plugin type {plugin_type:?} is not a parser")));
                     }
                     (plugin_type.to_owned(), roles.parser)
                 }
@@ -42,7 +43,7 @@ impl Assembler<'_, '_> {
             } else {
                 format!("{before:?} takes every request that comes to it")
             };
-            self.warn(*node, format!("has no effect: {why}"));
+            self.warn(*node, Remark::new(format!("has no effect: {why}")));
         }
         ChosenParsers { parsers, names }
     }

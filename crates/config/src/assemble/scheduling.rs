@@ -33,9 +33,9 @@ impl Assembler<'_, '_> {
             let Some(roles) = self.roles[instance].clone() else { continue };
             let name = &self.instances[instance].name;
             if !roles.has_profile_role() {
-                self.warn(node, format!("has no effect: {name:?} is neither filter, scorer nor picker"));
+                self.warn(node, Remark::new(format!("has no effect: {name:?} is neither filter, scorer nor picker")));
             } else if roles.scorer.is_some() && seen.contains(&instance) {
-                self.warn(node, format!("the scorer {name:?} counts twice, its weights add up"));
+                self.warn(node, Remark::new(format!("the scorer {name:?} counts twice, its weights add up")));
             }
             seen.push(instance);
             filters.extend(roles.filter);
@@ -44,15 +44,20 @@ impl Assembler<'_, '_> {
                     let place = weight.map_or(node, |weight| weight.node);
                     let weight = weight.map_or(Weight::ONE, |weight| weight.value);
                     if weight.as_f32() == 0.0 {
-                        self.warn(place, format!("has no effect: with weight 0 the scorer {name:?} does not count"));
+                        self.warn(
+                            place,
+                            Remark::new(format!("has no effect: with weight 0 the scorer {name:?} does not count")),
+                        );
                     } else if weight.as_f32() < 0.0 {
                         let message =
                             format!("a negative weight turns {name:?} around: its best endpoints are picked last");
-                        self.warn(place, message);
+                        self.warn(place, Remark::new(message));
                     }
                     scorers.push(WeightedScorer { scorer, weight: weight.as_f32() });
                 }
-                (None, Some(weight)) => self.warn(weight.node, "has no effect: only a scorer has a weight"),
+                (None, Some(weight)) => {
+                    self.warn(weight.node, Remark::new("has no effect: only a scorer has a weight"));
+                }
                 (None, None) => {}
             }
             if let Some(another) = roles.picker
@@ -95,7 +100,7 @@ impl Assembler<'_, '_> {
                 if self.all_usable {
                     let message =
                         format!("there are {} profiles and no profile handler to choose between them", profiles.len());
-                    self.error(profiles[1].node, message);
+                    self.error(profiles[1].node, Remark::new(message));
                 }
                 return None;
             }
@@ -103,7 +108,7 @@ impl Assembler<'_, '_> {
             [only] => only,
             [first, second, ..] => {
                 let message = format!("a second profile handler, {:?} is one already", self.instances[first].name);
-                self.error(self.instances[second].node, message);
+                self.error(self.instances[second].node, Remark::new(message));
                 first
             }
         };
@@ -111,7 +116,10 @@ impl Assembler<'_, '_> {
         let profile_handler = roles.profile_handler.clone()?;
         let names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
         if let Err(reason) = profile_handler.check(&names) {
-            self.error(self.instances[handler].node, format!("does not suit the scheduling profiles: {reason}"));
+            self.error(
+                self.instances[handler].node,
+                Remark::new(format!("does not suit the scheduling profiles: {reason}")),
+            );
         }
         Some(profile_handler)
     }

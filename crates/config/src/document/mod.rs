@@ -102,6 +102,16 @@ impl Document {
         matches!(self.node(id).value, Value::Null)
     }
 
+    /// It is a mapping, list or text with nothing in it.
+    pub(crate) fn is_empty(&self, id: NodeId) -> bool {
+        match &self.node(id).value {
+            Value::Text(text) => text.is_empty(),
+            Value::List(items) => items.is_empty(),
+            Value::Mapping(entries) => entries.is_empty(),
+            Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Unsigned(_) | Value::Float(_) => false,
+        }
+    }
+
     /// The key that leads to `id`, if it is an entry of a mapping.
     fn key(&self, id: NodeId) -> Option<&str> {
         match &self.node(id).parent {

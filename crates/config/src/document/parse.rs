@@ -19,7 +19,7 @@ impl Document {
     pub(crate) fn parse(text: &[u8], diagnostics: &mut Diagnostics) -> Option<Self> {
         if text.len() > MAX_BYTES {
             let message = format!("the configuration has {} bytes, at most {MAX_BYTES} are read", text.len());
-            diagnostics.error(whole_text(START), message);
+            diagnostics.error(whole_text(START), Remark::new(message));
             return None;
         }
         let text = match std::str::from_utf8(text) {
@@ -27,7 +27,10 @@ impl Document {
             Err(error) => {
                 let position = position_after(&text[..error.valid_up_to()]);
                 let byte = text.get(error.valid_up_to()).copied().unwrap_or_default();
-                diagnostics.error(whole_text(position), format!("the configuration is not UTF-8: byte 0x{byte:02x}"));
+                diagnostics.error(
+                    whole_text(position),
+                    Remark::new(format!("the configuration is not UTF-8: byte 0x{byte:02x}")),
+                );
                 return None;
             }
         };
@@ -73,17 +76,17 @@ const fn whole_text(position: Position) -> Place {
     Place { position, path: String::new() }
 }
 
-fn syntax_error(error: &serde_saphyr::Error) -> String {
+fn syntax_error(error: &serde_saphyr::Error) -> Remark {
     match error {
         serde_saphyr::Error::AliasError { error, .. } => syntax_error(error),
-        serde_saphyr::Error::MultipleDocuments { .. } => "a second document starts here, only one is read".to_owned(),
+        serde_saphyr::Error::MultipleDocuments { .. } => Remark::new("a second document starts here, only one is read"),
         serde_saphyr::Error::Budget { .. } | serde_saphyr::Error::AliasReplayLimitExceeded { .. } => {
-            "the configuration is too large or too deeply nested, or its aliases expand to too much".to_owned()
+            Remark::new("the configuration is too large or too deeply nested, or its aliases expand to too much")
         }
         _ => {
             let message = UserMessageFormatter.format_message(error);
             let printable: String = message.chars().filter(|letter| !letter.is_control()).collect();
-            format!("not valid YAML: {printable}")
+            Remark::new(format!("not valid YAML: {printable}"))
         }
     }
 }
@@ -151,14 +154,14 @@ impl Builder<'_> {
             let position = position(&key.defined);
             let Some(name) = self.key_text(&key) else {
                 let path = path(&self.nodes, mapping);
-                self.diagnostics.error(Place { position, path }, "a key must be plain text");
+                self.diagnostics.error(Place { position, path }, Remark::new("a key must be plain text"));
                 continue;
             };
             let id = self.add(value, Some((mapping, Step::Key(name.clone()))), Some(position));
             if let Some(earlier) = first.get(&name) {
                 let message = format!("duplicate key {name:?}, first seen on line {}", earlier.line);
                 let path = path(&self.nodes, id);
-                self.diagnostics.error(Place { position, path }, message);
+                self.diagnostics.error(Place { position, path }, Remark::new(message));
                 continue;
             }
             first.insert(name.clone(), position);

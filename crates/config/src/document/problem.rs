@@ -18,7 +18,7 @@ pub(super) enum Problem {
     Missing(&'static str),
     Mismatch { found: String, expected: String, hint: Option<&'static str> },
     UnknownWord { found: String, expected: &'static [&'static str] },
-    Other(String),
+    Other(Remark),
 }
 
 impl Problem {
@@ -39,7 +39,7 @@ impl Problem {
                     None => remark.hint(format!("the values are {}", expected.join(", "))),
                 }
             }
-            Self::Other(message) => Remark::new(message),
+            Self::Other(remark) => remark,
         }
     }
 }
@@ -64,8 +64,10 @@ impl fmt::Display for DecodeError {
 impl std::error::Error for DecodeError {}
 
 impl de::Error for DecodeError {
+    /// The rule is where a type says what is wrong with a value of it.
+    #[track_caller]
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(Problem::Other(message.to_string()))
+        Self::new(Problem::Other(Remark::new(message.to_string())))
     }
 
     fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {

@@ -52,7 +52,8 @@ pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: 
             continue;
         };
         let Some(enabled) = enabled else {
-            diagnostics.error(place, format!("the value of feature gate {:?} must be true or false", item.value));
+            diagnostics
+                .error(place, Remark::new(format!("the value of feature gate {:?} must be true or false", item.value)));
             continue;
         };
         match gate {
@@ -65,7 +66,7 @@ pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: 
     }
     if let Some((node, false)) = populate_non_leader {
         let message = "has no effect in this version, which elects no leader";
-        diagnostics.warn(document.place(node), message);
+        diagnostics.warn(document.place(node), Remark::new(message));
     }
     Gates { flow_control }
 }

@@ -51,7 +51,7 @@ impl Resolver<'_, '_> {
                 let reference = saturation_detector.as_ref().and_then(|section| section.value.plugin_ref.as_ref());
                 self.choose(reference, &[UTILIZATION])
             },
-            evict: enable_eviction.as_ref().is_some_and(|enable| enable.value),
+            evict: enable_eviction.filter(|enable| enable.value).map(|enable| enable.node),
         }
     }
 
@@ -78,7 +78,10 @@ impl Resolver<'_, '_> {
                 None => continue,
             };
             if !seen.insert(priority.value) {
-                self.error(priority.node, format!("there is a band for priority {} already", priority.value));
+                self.error(
+                    priority.node,
+                    Remark::new(format!("there is a band for priority {} already", priority.value)),
+                );
             }
             bands.insert(Priority(priority.value), resolved);
         }
@@ -90,7 +93,7 @@ impl Resolver<'_, '_> {
         if let Some(priority) = band.value.priority {
             self.diagnostics.warn(
                 self.document.key_place(priority.node),
-                "has no effect: a template is for every priority that has no band of its own",
+                Remark::new("has no effect: a template is for every priority that has no band of its own"),
             );
         }
         self.band(band)
@@ -133,7 +136,7 @@ impl Resolver<'_, '_> {
         for key in ["maxRequests", "maxBytes", "requestTTL", "noEndpointRequestTTL", "orderingPolicyRef"] {
             if let Some(setting) = self.document.child(band, key) {
                 let message = "has no effect: nothing waits in a band that sheds";
-                self.diagnostics.warn(self.document.key_place(setting), message);
+                self.diagnostics.warn(self.document.key_place(setting), Remark::new(message));
             }
         }
     }
@@ -154,7 +157,7 @@ impl Resolver<'_, '_> {
     /// Warns of an order of victims by deadlines that none of them has.
     pub(super) fn check_victim_order(&mut self, order: VictimOrder, resolved: &ResolvedFlowControl) {
         let ResolvedFlowControl { bands, template, negative_template, evict, .. } = resolved;
-        if order != VictimOrder::MostSlack || !evict {
+        if order != VictimOrder::MostSlack || evict.is_none() {
             return;
         }
         let sheddable = bands.iter().filter(|(priority, _)| priority.0 < 0).map(|(_, band)| band);

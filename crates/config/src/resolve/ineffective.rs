@@ -1,6 +1,6 @@
 //! Settings that are read and checked but not acted on: by this version, or without flow control.
 
-use crate::diagnostics::Diagnostics;
+use crate::diagnostics::{Diagnostics, Remark};
 use crate::document::{Document, NodeId};
 
 /// A setting, and what this version lacks to act on it. Of a mapping, each entry is such a setting.
@@ -19,29 +19,33 @@ const WITHOUT_GATE: &[&str] = &["flowControl", "saturationDetector"];
 pub(super) fn warn(document: &Document, flow_control: bool, diagnostics: &mut Diagnostics) {
     for (path, lacking) in INEFFECTIVE {
         for setting in settings(document, path) {
-            warn_of(setting, &format!("has no effect: this version has no {lacking} yet"), document, diagnostics);
+            let remark = Remark::new(format!("has no effect: this version has no {lacking} yet"));
+            warn_of(setting, remark, document, diagnostics);
         }
     }
     if !flow_control {
         let without_gate = document.descend(Document::ROOT, WITHOUT_GATE);
         let settings = FLOW_CONTROL.iter().flat_map(|path| settings(document, path));
         for setting in settings.filter(|&setting| Some(setting) != without_gate) {
-            warn_of(setting, "has no effect without the feature gate flowControl", document, diagnostics);
+            let remark = Remark::new("has no effect without the feature gate flowControl");
+            warn_of(setting, remark, document, diagnostics);
         }
     }
 }
 
-/// The entries of what is at `path`, or itself if it has none.
+/// What is set at `path`: the entries of a mapping, or the value that it is. What is empty sets nothing.
 fn settings(document: &Document, path: &[&str]) -> Vec<NodeId> {
-    let Some(node) = document.descend(Document::ROOT, path) else { return Vec::new() };
+    let Some(node) = document.descend(Document::ROOT, path).filter(|&node| !document.is_empty(node)) else {
+        return Vec::new();
+    };
     let entries: Vec<NodeId> =
         document.entries(node).map(|(_, entry)| entry).filter(|&entry| !document.is_null(entry)).collect();
     if entries.is_empty() { vec![node] } else { entries }
 }
 
-fn warn_of(setting: NodeId, message: &str, document: &Document, diagnostics: &mut Diagnostics) {
+fn warn_of(setting: NodeId, remark: Remark, document: &Document, diagnostics: &mut Diagnostics) {
     let place = document.key_place(setting);
     if !diagnostics.has_errors_in(&place.path) {
-        diagnostics.warn(place, message);
+        diagnostics.warn(place, remark);
     }
 }

@@ -53,8 +53,8 @@ pub(crate) struct Instance<'r> {
 
 impl Instance<'_> {
     /// What to say if it is referenced as something it is not.
-    pub(crate) fn is_not(&self, role: &str) -> String {
-        format!("the plugin {:?} of type {:?} is not {role}", self.name, self.plugin_type.name())
+    pub(crate) fn is_not(&self, role: &str) -> Remark {
+        Remark::new(format!("the plugin {:?} of type {:?} is not {role}", self.name, self.plugin_type.name()))
     }
 }
 
@@ -109,7 +109,8 @@ pub(crate) struct ResolvedFlowControl {
     pub(crate) no_endpoint_budget: Option<Duration>,
     pub(crate) usage_limit: Option<Choice>,
     pub(crate) detector: Option<Choice>,
-    pub(crate) evict: bool,
+    /// Where eviction is switched on.
+    pub(crate) evict: Option<NodeId>,
 }
 
 #[derive(Debug)]
@@ -201,11 +202,11 @@ struct Resolver<'a, 'r> {
 }
 
 impl Resolver<'_, '_> {
-    fn error(&mut self, node: NodeId, remark: impl Into<Remark>) {
+    fn error(&mut self, node: NodeId, remark: Remark) {
         self.diagnostics.error(self.document.place(node), remark);
     }
 
-    fn warn(&mut self, node: NodeId, remark: impl Into<Remark>) {
+    fn warn(&mut self, node: NodeId, remark: Remark) {
         self.diagnostics.warn(self.document.place(node), remark);
     }
 
@@ -226,7 +227,7 @@ impl Resolver<'_, '_> {
 
     fn missing(&mut self, owner: NodeId, key: &str) {
         let place = self.document.place_of_missing(owner, key);
-        self.diagnostics.error(place, format!("the field {key:?} is missing"));
+        self.diagnostics.error(place, Remark::new(format!("the field {key:?} is missing")));
     }
 
     fn check_kind(&mut self, api_version: Option<&Located<String>>, kind: Option<&Located<String>>) {

@@ -19,7 +19,7 @@ impl Resolver<'_, '_> {
             if let Some(name) = name
                 && profiles.iter().any(|earlier| earlier.name == name.value)
             {
-                self.error(name.node, format!("there is a profile {:?} already", name.value));
+                self.error(name.node, Remark::new(format!("there is a profile {:?} already", name.value)));
             }
             let mut entries = Vec::new();
             for entry in &profile.value.plugins {

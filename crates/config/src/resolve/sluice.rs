@@ -93,13 +93,13 @@ impl Resolver<'_, '_> {
         }
         let message = "has no effect without flowControl.enableEviction: true";
         for part in dry_run.iter().filter(|part| part.value == DryRun::Eviction) {
-            self.warn(part.node, message);
+            self.warn(part.node, Remark::new(message));
         }
         if let Some(node) = self.document.descend(Document::ROOT, &["sluice", "eviction"])
             && self.document.entries(node).next().is_some()
             && !self.diagnostics.has_errors_in("sluice.eviction")
         {
-            self.diagnostics.warn(self.document.key_place(node), message);
+            self.diagnostics.warn(self.document.key_place(node), Remark::new(message));
         }
     }
 
@@ -161,7 +161,7 @@ impl Resolver<'_, '_> {
                 self.error(name.node, remark.hint("requests name their objective in a header: use letters and digits"));
             }
             if !names.insert(name.value.clone()) {
-                self.error(name.node, format!("there is an objective {:?} already", name.value));
+                self.error(name.node, Remark::new(format!("there is an objective {:?} already", name.value)));
             }
             objectives.push(Objective { name: name.value.clone(), priority });
         }
@@ -195,11 +195,13 @@ impl Resolver<'_, '_> {
             return;
         };
         match source {
-            TrustSource::Metadata if metadata_namespace.is_empty() => self.error(node, "the namespace has no name"),
+            TrustSource::Metadata if metadata_namespace.is_empty() => {
+                self.error(node, Remark::new("the namespace has no name"));
+            }
             TrustSource::Metadata => {}
             TrustSource::Headers => {
                 let message = "has no effect: only with source metadata is any metadata read";
-                self.diagnostics.warn(self.document.key_place(node), message);
+                self.diagnostics.warn(self.document.key_place(node), Remark::new(message));
             }
         }
     }

@@ -104,7 +104,7 @@ flowControl:
 sluice:
   objectives: [{name: premium, priority: 100}]
   queue: {whenFull: displace}
-  eviction: {}
+  eviction: {victimOrder: cheapest}
   limits: {maxRequestBody: 1Mi}
   bodies: null
 "), @"
@@ -117,9 +117,17 @@ sluice:
     c.yaml:11:3: warning: flowControl.defaultPriorityBand: has no effect without the feature gate flowControl
     c.yaml:12:3: warning: flowControl.priorityBands: has no effect without the feature gate flowControl
     c.yaml:15:11: warning: sluice.queue.whenFull: has no effect without the feature gate flowControl
-    c.yaml:16:3: warning: sluice.eviction: has no effect without the feature gate flowControl
+    c.yaml:16:14: warning: sluice.eviction.victimOrder: has no effect without the feature gate flowControl
     ok
     ");
+}
+
+#[test]
+fn what_is_empty_sets_nothing() {
+    assert_eq!(
+        diagnose("{flowControl: {}, sluice: {dryRun: [], queue: {}, eviction: {}}, dataLayer: {peerDiscovery: {}}}"),
+        "ok"
+    );
 }
 
 #[test]

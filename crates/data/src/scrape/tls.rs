@@ -110,6 +110,31 @@ impl Files {
     }
 }
 
+impl Verify {
+    /// Reads the file of authorities, if one is named, and says what is wrong with it.
+    pub fn check(&self) -> Result<(), TlsFileError> {
+        let Self::Authorities(path) = self else { return Ok(()) };
+        read_file(path).and_then(|pem| authorities(path, &pem)).map(drop).map_err(TlsFileError)
+    }
+}
+
+impl ClientPair {
+    /// Reads the certificate, and says what is wrong with it.
+    pub fn check_certificate(&self) -> Result<(), TlsFileError> {
+        let read = read_file(&self.certificate).and_then(|pem| certificates(&self.certificate, &pem));
+        read.map(drop).map_err(TlsFileError)
+    }
+
+    /// Reads the key, and says what is wrong with it, or that it does not belong to the certificate if that is good.
+    pub fn check_key(&self) -> Result<(), TlsFileError> {
+        if self.check_certificate().is_err() {
+            return read_file(&self.key).and_then(|pem| private_key(self, &pem)).map(drop).map_err(TlsFileError);
+        }
+        let files = Files(HttpsOptions { verify: Verify::Anybody, client: Some(self.clone()) });
+        files.read().and_then(|material| files.config(&material)).map(drop).map_err(TlsFileError)
+    }
+}
+
 /// Reads regular files only: opening a pipe would wait for whoever writes into it.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let read = || match std::fs::metadata(path)?.is_file() {
@@ -152,11 +177,12 @@ fn client_pair(
     certificate: &[u8],
     key: &[u8],
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
-    let chain = certificates(&pair.certificate, certificate)?;
+    Ok((certificates(&pair.certificate, certificate)?, private_key(pair, key)?))
+}
+
+fn private_key(pair: &ClientPair, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     // The error's own text could quote the file.
-    let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|_| format!("{} holds no private key in PEM", pair.key.display()))?;
-    Ok((chain, key))
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| format!("{} holds no private key in PEM", pair.key.display()))
 }
 
 /// Keeps a [`CurrentTls`] in step with the files.

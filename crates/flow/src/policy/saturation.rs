@@ -10,6 +10,12 @@ use crate::load::{EndpointKey, Load, Partition, Partitions};
 /// Says how full the pool is.
 pub trait SaturationDetector: fmt::Debug + Send + Sync {
     fn new_state(&self) -> Box<dyn Saturation>;
+
+    /// Whether requests can be evicted for its readings. They cannot where nobody knows what the end of a request takes off
+    /// them: then [`Saturation::is_stale`] always holds.
+    fn supports_eviction(&self) -> bool {
+        true
+    }
 }
 
 /// Saturation as a fraction in whole numbers of a unit that the detector chooses: `load / capacity`.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Endpoint, Request};
 use sluice_flow::policy::{BookingLimit, EndpointFacts, Reading, Saturation, SaturationDetector};
 use sluice_flow::{Load, Partition, Partitions};
 use sluice_schedule::{Candidates, Filter};
+
+use crate::ignored_params::LoadProducerName;
 
 /// Compares requests, tokens, or whichever is worse, with a limit per endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +60,7 @@ pub struct ConcurrencyDetectorParams {
     max_token_concurrency: u64,
     headroom: f64,
     cap_endpoint_tokens: bool,
-    #[serde(skip_serializing)]
-    in_flight_load_producer_name: Option<IgnoredAny>,
+    in_flight_load_producer_name: LoadProducerName,
 }
 
 impl Default for ConcurrencyDetectorParams {
@@ -73,7 +73,7 @@ impl Default for ConcurrencyDetectorParams {
             max_token_concurrency,
             headroom,
             cap_endpoint_tokens,
-            in_flight_load_producer_name: None,
+            in_flight_load_producer_name: LoadProducerName::default(),
         }
     }
 }
@@ -110,9 +110,7 @@ impl Plugin for ConcurrencyDetector {
         if headroom > 1.0 {
             cx.warn("headroom", format!("{headroom} lets an endpoint be booked at more than twice its limit"));
         }
-        if in_flight_load_producer_name.is_some() {
-            cx.warn("inFlightLoadProducerName", "has no effect in this version, which counts requests in one place");
-        }
+        in_flight_load_producer_name.warn(cx);
         let detector = Self { mode, max_concurrency, max_token_concurrency, headroom, cap_endpoint_tokens };
         Ok(Roles { filter: Some(Arc::new(detector)), ..Roles::detector(detector) })
     }

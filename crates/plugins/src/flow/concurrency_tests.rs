@@ -28,6 +28,14 @@ fn assert_close(left: f64, right: f64) {
 }
 
 #[test]
+fn endpoints_that_are_new_are_empty_and_none_at_all_are_full() {
+    for mode in [ConcurrencyMode::Requests, ConcurrencyMode::Tokens, ConcurrencyMode::Hybrid] {
+        assert_close(saturation(detector(mode), &[(0, 0); 3]), 0.0);
+        assert_close(saturation(detector(mode), &[]), 1.0);
+    }
+}
+
+#[test]
 fn requests_are_summed_over_the_pool() {
     assert_close(saturation(detector(ConcurrencyMode::Requests), &[(0, 0), (8, 0)]), 1.0);
     assert_close(saturation(detector(ConcurrencyMode::Requests), &[(1, 999), (2, 0)]), 0.375);

@@ -145,17 +145,19 @@ impl Plugin for PriorityHoldback {
 
 impl HoldbackError {
     fn told(self) -> BuildError {
-        let (parameter, message) = match self {
-            Self::MaxCeiling => ("maxCeiling", "is not above 0 and up to 1".to_owned()),
-            Self::MinCeiling => ("minCeiling", "is not from 0 to below maxCeiling".to_owned()),
-            Self::OutOfRange(priority) => ("ceilings", format!("the ceiling of {priority} is not from 0 to 1")),
-            Self::Twice(priority) => ("ceilings", format!("priority {priority} is listed twice")),
-            Self::Rises(priority) => (
-                "ceilings",
-                format!("the ceiling of {priority} is above that of a higher priority: it would starve it"),
-            ),
-        };
-        BuildError::new(parameter, message)
+        match self {
+            Self::MaxCeiling => BuildError::new("maxCeiling", "is not above 0 and up to 1"),
+            Self::MinCeiling => BuildError::new("minCeiling", "is not from 0 to below maxCeiling"),
+            Self::OutOfRange(priority) => {
+                BuildError::new("ceilings", format!("the ceiling of {priority} is not from 0 to 1"))
+            }
+            Self::Twice(priority) => BuildError::new("ceilings", format!("priority {priority} is listed twice")),
+            Self::Rises(priority) => {
+                let message =
+                    format!("the ceiling of {priority} is above that of a higher priority: it would starve it");
+                BuildError::new("ceilings", message)
+            }
+        }
     }
 }
 

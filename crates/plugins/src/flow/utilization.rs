@@ -208,6 +208,11 @@ impl SaturationDetector for UtilizationDetector {
     fn new_state(&self) -> Box<dyn Saturation> {
         Box::new(PoolState::new(*self))
     }
+
+    fn supports_eviction(&self) -> bool {
+        // An end on one endpoint takes nothing off the least loaded one.
+        self.aggregation != Aggregation::Min
+    }
 }
 
 #[cfg(test)]

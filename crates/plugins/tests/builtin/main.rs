@@ -8,6 +8,7 @@ mod effective;
 mod fixtures;
 mod metrics;
 mod parameters;
+mod rules;
 mod spread;
 
 use std::path::PathBuf;

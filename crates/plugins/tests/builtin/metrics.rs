@@ -65,7 +65,7 @@ fn mistakes_of_the_source_are_named() {
         ("{path: metrics}", r#"path: "metrics" does not start with a slash"#),
         ("{port: 0}", "port: a port is a number from 1 to 65535"),
         ("{port: 65536}", "port: a port is a number from 1 to 65535"),
-        ("{interval: -1s}", r#"interval: "-1s" is negative"#),
+        ("{interval: -1s}", "interval: -1s is negative"),
         ("{interval: 5}", "interval: expected a string, found the number 5"),
         ("{interval: 5q}", "interval: invalid duration"),
         (

@@ -26,6 +26,18 @@ fn the_built_in_configuration_is_that_of_llm_d_router() {
     let assembled = load(&Source::built_in(), BUILTIN, &Options::default()).unwrap();
     let warnings: Vec<String> = assembled.warnings.iter().map(ToString::to_string).collect();
     assert_snapshot!(warnings.join("\n"), @"built-in configuration:5:11: warning: plugins[2].type: scores every endpoint 0: this version does not know what endpoints have cached");
+    let plugins = assembled.effective["plugins"].as_array().unwrap().iter();
+    let filled_in: Vec<&str> = plugins.skip(5).map(|plugin| plugin["type"].as_str().unwrap()).collect();
+    let expected = [
+        "anthropic-parser",
+        "approx-prefix-cache-producer",
+        "max-score-picker",
+        "openai-parser",
+        "passthrough-parser",
+        "single-profile-handler",
+        "vllmhttp-parser",
+    ];
+    assert_eq!(filled_in, expected);
     assert_eq!(assembled.discovery, None);
     assert!(assembled.scraping.is_some() && assembled.flow_control.is_none());
     assert_snapshot!(assembled.effective["schedulingProfiles"], @r#"[{"name":"default","plugins":[{"pluginRef":"queue-scorer","weight":2.0},{"pluginRef":"kv-cache-utilization-scorer","weight":2.0},{"pluginRef":"prefix-cache-scorer","weight":3.0},{"pluginRef":"max-score-picker"}]}]"#);
@@ -73,11 +85,11 @@ fn prefix_cache_plugins_are_read_in_full() {
     assert_snapshot!(build("prefix-cache-scorer", "{matchLengthWeight: 0.1, matchLengthScaleTokens: 0}"), @r#"c.yaml:1:100: plugins[0].parameters.matchLengthScaleTokens: 0 is not above 0, which it has to be where matchLengthWeight is"#);
     assert_snapshot!(build("prefix-cache-scorer", "{matchLengthWeigth: .nan}"), @r#"c.yaml:1:52: plugins[0].parameters.matchLengthWeigth: unknown field "matchLengthWeigth", did you mean "matchLengthWeight"?"#);
     assert_snapshot!(build("approx-prefix-cache-producer", "{autoTune: false, blockSizeTokens: 64, maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 0, lruCapacityPerServer: 5}"), @r#"
-    c.yaml:1:18: warning: plugins[0].type: does nothing: this version does not follow what endpoints have cached
+    c.yaml:1:11: warning: plugins[0]: has no effect: no plugin asks for what "approx-prefix-cache-producer" brings
     Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 1 } }] }
     "#);
     assert_snapshot!(build("approx-prefix-cache-producer", "{blockSize: 64}"), @r#"
-    c.yaml:1:18: warning: plugins[0].type: does nothing: this version does not follow what endpoints have cached
+    c.yaml:1:11: warning: plugins[0]: has no effect: no plugin asks for what "approx-prefix-cache-producer" brings
     c.yaml:1:72: warning: plugins[0].parameters.blockSize: deprecated: use blockSizeTokens
     Profile { name: "default", filters: [], scorers: [], picker: MaxScorePicker { max_endpoints: 1 } }] }
     "#);
@@ -199,4 +211,18 @@ schedulingProfiles: [{{name: main, plugins: [{{pluginRef: gate}}, {{pluginRef: f
     ] {
         assert_eq!(said(gate, filter).contains("before the gate"), warned, "{gate} {filter}");
     }
+}
+
+#[test]
+fn the_producer_that_a_scorer_needs_is_filled_in_once() {
+    let producers = |text: &str| {
+        let effective = read(text).unwrap().effective;
+        let plugins = effective["plugins"].as_array().unwrap().iter();
+        let producers = plugins.filter(|plugin| plugin["type"] == "approx-prefix-cache-producer");
+        producers.map(|plugin| plugin["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(producers("plugins: [{type: queue-scorer}]"), [""; 0]);
+    let scorers = "plugins: [{type: prefix-cache-scorer}, {name: other, type: prefix-cache-scorer}";
+    assert_eq!(producers(&format!("{scorers}]")), ["approx-prefix-cache-producer"]);
+    assert_eq!(producers(&format!("{scorers}, {{name: own, type: approx-prefix-cache-producer}}]")), ["own"]);
 }

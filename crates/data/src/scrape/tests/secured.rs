@@ -13,7 +13,7 @@ use rustls::server::{ServerConfig, WebPkiClientVerifier};
 
 use super::super::client::{Connection, Page, ReadError};
 use super::super::source::{ClientPair, HttpsOptions, Verify};
-use super::super::tls;
+use super::super::tls::{self, TlsFileError};
 use super::server::{Answer, Server};
 
 /// An authority and what it has signed.
@@ -96,6 +96,34 @@ async fn a_server_is_believed_if_its_authority_is() {
     lax.read(bad.address, None).await.unwrap();
     let system = page(HttpsOptions { verify: Verify::System, client: None });
     assert!(system.read(bad.address, None).await.is_err());
+}
+
+#[test]
+fn each_file_is_checked_for_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let said = |result: Result<(), TlsFileError>| result.err().map(|error| error.to_string()).unwrap_or_default();
+    let (authority, pair) = (Authority::new(), pair(directory.path()));
+    let verify = Verify::Authorities(path("ca.pem"));
+    assert!(said(verify.check()).starts_with("cannot read "));
+    std::fs::write(path("ca.pem"), "no certificate").unwrap();
+    assert!(said(verify.check()).ends_with("ca.pem holds no certificate in PEM"));
+    std::fs::write(path("ca.pem"), authority.0.pem()).unwrap();
+    assert_eq!(said(verify.check()), "");
+    assert_eq!(said(Verify::System.check()), "");
+
+    let (certificate, key) = authority.certify("a");
+    let (_, other_key) = authority.certify("b");
+    std::fs::write(path("tls.key"), key.serialize_pem()).unwrap();
+    assert!(said(pair.check_certificate()).starts_with("cannot read "));
+    assert_eq!(said(pair.check_key()), "", "it may be good");
+    std::fs::write(path("tls.crt"), certificate.pem()).unwrap();
+    assert_eq!((said(pair.check_certificate()), said(pair.check_key())), (String::new(), String::new()));
+    std::fs::write(path("tls.key"), other_key.serialize_pem()).unwrap();
+    let mismatch = said(pair.check_key());
+    assert!(mismatch.contains("tls.crt and ") && mismatch.contains("tls.key: "), "{mismatch}");
+    std::fs::write(path("tls.key"), "no key").unwrap();
+    assert!(said(pair.check_key()).ends_with("tls.key holds no private key in PEM"));
 }
 
 #[tokio::test]

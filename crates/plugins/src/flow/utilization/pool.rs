@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sluice_core::{Scraped, Time};
-use sluice_flow::policy::{BookingLimit, Departure, EndpointFacts, Estimate, Reading, Saturation, Seen};
+use sluice_flow::policy::{
+    BookingLimit, Departure, EndpointFacts, Estimate, Reading, Saturation, SaturationDetector as _, Seen,
+};
 use sluice_flow::{EndpointKey, Load, Partition, Partitions};
 
 use super::endpoint::{EndpointState, SETTLING, expected_waiting};
@@ -265,8 +267,7 @@ impl Saturation for PoolState {
     }
 
     fn is_stale(&self) -> bool {
-        // An end on one endpoint takes nothing off the least loaded one.
-        self.detector.aggregation == Aggregation::Min || (0..self.sums.len()).any(|at| self.lacks_news(at))
+        !self.detector.supports_eviction() || (0..self.sums.len()).any(|at| self.lacks_news(at))
     }
 
     fn next_change(&self) -> Option<Time> {
