@@ -10,8 +10,6 @@ use sluice_flow::{BandStats, EndpointKey, EndpointStats, FlowStats, Partition, S
 
 /// The whole page.
 pub(crate) fn flow_page(stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) -> Value {
-    let saturation: BTreeMap<&str, f64> =
-        stats.saturation.iter().map(|(partition, value)| (partition_name(*partition), *value)).collect();
     let endpoints: Vec<Value> =
         stats.endpoints.iter().map(|(key, endpoint)| endpoint_entry(names.get(key), endpoint)).collect();
     json!({
@@ -26,12 +24,19 @@ pub(crate) fn flow_page(stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>
             "confirmed": stats.revocations.confirmed,
             "timedOut": stats.revocations.timed_out,
         },
-        "saturation": {"effective": stats.effective_saturation, "byStage": saturation},
+        "saturation": saturation(stats),
         "closed": stats.closed,
         "dryRun": stats.dry_run_ceilings,
         "bands": stats.bands.iter().map(|band| band_entry(band, stats)).collect::<Vec<_>>(),
         "endpoints": endpoints,
     })
+}
+
+/// What the saturation detector makes of the pool.
+pub(crate) fn saturation(stats: &Stats) -> Value {
+    let by_stage: BTreeMap<&str, f64> =
+        stats.saturation.iter().map(|(partition, value)| (partition_name(*partition), *value)).collect();
+    json!({"effective": stats.effective_saturation, "byStage": by_stage})
 }
 
 fn band_entry(band: &BandStats, stats: &Stats) -> Value {

@@ -139,6 +139,11 @@ impl InForce {
         format!("{page:#}\n")
     }
 
+    /// With everything filled in.
+    pub(crate) fn effective(&self) -> Value {
+        self.lock().current.effective.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +200,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 /// The present time as log lines have it.
-fn written() -> String {
+pub(crate) fn written() -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     tracing_subscriber::fmt::time::SystemTime.format_time(&mut Writer::new(&mut text)).unwrap_or_default();

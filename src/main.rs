@@ -21,6 +21,7 @@ mod logging;
 mod memory;
 mod metrics_server;
 mod objectives;
+mod plugin_states;
 mod pool_view;
 mod reload;
 mod rendering;

@@ -7,19 +7,25 @@ use prometheus::{Registry, TextEncoder};
 use sluice_router::{FlowSnapshot, FlowState as _};
 
 use crate::access::Gate;
-use crate::debug;
-use crate::in_force::InForce;
+use crate::in_force::{InForce, written};
 use crate::pool_view::PoolView;
 use crate::rendering::{Rendered, Rendering, Writer};
+use crate::{debug, plugin_states};
 
-/// `GET /metrics`, in the Prometheus text format; `GET /debug/config`, the configuration in force; `GET /debug/flow`,
-/// where there is flow control. All of them for those only whom `gate` lets through, if there is one.
+/// `GET /metrics`, in the Prometheus text format; `GET /debug/config`, the configuration in force; `GET
+/// /debug/plugins/state`, its plugins; `GET /debug/flow`, where there is flow control. All of them for those only whom
+/// `gate` lets through, if there is one.
 pub(crate) fn router(registry: Registry, view: Option<PoolView>, in_force: InForce, gate: Option<Gate>) -> Router {
     let writer = Writer::default();
     let metrics = Rendering::new(Writer::clone(&writer), move || metrics_page(&registry));
+    let (plugins_in_force, plugins_view) = (in_force.clone(), view.clone());
+    let plugins = Rendering::new(Writer::clone(&writer), move || {
+        Ok(plugin_states_page(&plugins_in_force, plugins_view.as_ref()))
+    });
     let config = get(async move || ([(header::CONTENT_TYPE, "application/json")], in_force.page()));
     let router = Router::new().route("/metrics", serve(metrics, prometheus::TEXT_FORMAT));
     let router = router.route("/debug/config", config);
+    let router = router.route("/debug/plugins/state", serve(plugins, "application/json"));
     let router = match view {
         None => router,
         Some(view) => {
@@ -51,6 +57,11 @@ fn metrics_page(registry: &Registry) -> Result<String, String> {
 fn flow_page(view: &PoolView) -> String {
     let FlowSnapshot { stats, names, producer: _ } = view.now();
     debug::flow_page(&stats, &names).to_string()
+}
+
+fn plugin_states_page(in_force: &InForce, view: Option<&PoolView>) -> String {
+    let stats = view.map(|view| view.now().stats);
+    plugin_states::page(&written(), &in_force.effective(), stats.as_ref()).to_string()
 }
 
 #[cfg(test)]
