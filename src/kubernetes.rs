@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
-use sluice_kube::{Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts};
+use sluice_flow::SOFT_BAND_LIMIT;
+use sluice_kube::{
+    Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict,
+};
 use sluice_router::{RewriteRule, RewriteTarget};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -75,6 +78,7 @@ pub(crate) fn start(
     table: Arc<EndpointTable>,
     objectives: ObjectivesInForce,
     rewrites: RewritesInForce,
+    leads: watch::Receiver<bool>,
     tasks: &Tasks,
 ) -> anyhow::Result<Followed> {
     let Target { name, namespace, group, membership } = target;
@@ -82,8 +86,12 @@ pub(crate) fn start(
     let namespace = namespace.unwrap_or_else(|| kubernetes.namespace().to_owned());
     tracing::info!(namespace, pool = name, ?membership, "following the pool in Kubernetes");
     let (known, is_known) = watch::channel(false);
+    let (verdicts, heard) = watch::channel(Vec::new());
     let told = BTreeSet::new();
-    let mut follower = Follower { table, objectives, rewrites, known, in_force: None, rewrites_in_force: None, told };
+    let mut follower =
+        Follower { table, objectives, rewrites, known, in_force: None, rewrites_in_force: None, verdicts, told };
+    let reporter = kubernetes.reporter(&namespace, heard, leads);
+    tasks.spawn("status", Criticality::Expendable, reporter.run());
     let id = PoolId { namespace, name, group };
     let reviewer = kubernetes.reviewer();
     let body = kubernetes.follow(id, membership, move |index| follower.take_over(index));
@@ -99,6 +107,7 @@ struct Follower {
     known: watch::Sender<bool>,
     in_force: Option<Objectives>,
     rewrites_in_force: Option<Rewrites>,
+    verdicts: watch::Sender<Vec<Verdict>>,
     /// What the log has said of objectives and rewrites.
     told: BTreeSet<(&'static str, String)>,
 }
@@ -121,6 +130,12 @@ impl Follower {
             self.rewrites.follow_kubernetes(in_order.iter().flat_map(rules).collect());
             self.rewrites_in_force = Some(rewrites);
         }
+        self.verdicts.send_if_modified(|present| {
+            let verdicts = index.verdicts(SOFT_BAND_LIMIT);
+            let changed = *present != verdicts;
+            *present = verdicts;
+            changed
+        });
         self.table.replace(index.endpoints());
         // Last, so that who is told finds everything in force.
         let complete = index.is_complete();

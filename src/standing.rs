@@ -14,6 +14,7 @@ use sluice_router::admission::Admission;
 use sluice_router::{
     FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SheddingGate, TenantLabels,
 };
+use tokio::sync::watch;
 
 use crate::flags::Flags;
 use crate::kubernetes::{Followed, Target};
@@ -101,7 +102,9 @@ impl Standing {
 
     fn follow_kubernetes(&self, target: Target, tasks: &Tasks) -> Result<Followed, Failure> {
         let (objectives, rewrites) = (self.objectives.clone(), self.rewrites.clone());
-        let followed = kubernetes::start(target, Arc::clone(&self.table), objectives, rewrites, tasks);
+        // Nobody is elected: all say the same.
+        let (_, leads) = watch::channel(true);
+        let followed = kubernetes::start(target, Arc::clone(&self.table), objectives, rewrites, leads, tasks);
         followed.map_err(|error| Failure::setup(format!("no access to a Kubernetes API server: {error:#}")))
     }
 

@@ -5,6 +5,10 @@ use kube::{CustomResource, CustomResourceExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The groups that objectives and rewrites may have.
+pub(crate) const GROUP: &str = "llm-d.ai";
+pub(crate) const OLDER_GROUP: &str = "inference.networking.x-k8s.io";
+
 /// The API group that an InferencePool has, and that references to one have where they name none.
 pub(crate) const POOL_GROUP: &str = "inference.networking.k8s.io";
 
@@ -21,6 +25,8 @@ pub(crate) const POOL_GROUP: &str = "inference.networking.k8s.io";
     doc = "An InferenceObjective gives a priority to the requests that name it in the header x-llm-d-inference-objective.",
     printcolumn(name = "Inference Pool", type_ = "string", json_path = ".spec.poolRef.name"),
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
+    printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].reason"}"#,
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -30,6 +36,12 @@ pub struct InferenceObjectiveSpec {
     pub priority: Option<i32>,
     /// The pool to whose requests the objective applies.
     pub pool_ref: PoolRef,
+}
+
+impl InferenceObjectiveSpec {
+    /// Of an objective that has none: it refers to no pool.
+    pub(crate) const EMPTY: Self =
+        Self { priority: None, pool_ref: PoolRef { group: String::new(), kind: String::new(), name: String::new() } };
 }
 
 /// Under which name the models of requests are known to the model servers.
@@ -44,6 +56,8 @@ pub struct InferenceObjectiveSpec {
     derive = "PartialEq",
     doc = "An InferenceModelRewrite replaces the model that a request names.",
     printcolumn(name = "Inference Pool", type_ = "string", json_path = ".spec.poolRef.name"),
+    printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].reason"}"#,
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -168,7 +182,14 @@ fn pending() -> Vec<Condition> {
 
 /// The definitions of the kinds, to be installed in a cluster.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![InferenceModelRewrite::crd(), InferenceObjective::crd()]
+    let mut objective = InferenceObjective::crd();
+    // An objective may be made before it is decided what for.
+    for version in &mut objective.spec.versions {
+        if let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) {
+            schema.required = None;
+        }
+    }
+    vec![InferenceModelRewrite::crd(), objective]
 }
 
 #[cfg(test)]

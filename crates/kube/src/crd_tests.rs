@@ -40,6 +40,27 @@ fn the_status_is_a_subresource_with_conditions_by_type() {
 }
 
 #[test]
+fn an_objective_need_have_no_spec_and_a_rewrite_must() {
+    let required = |crd: &CustomResourceDefinition| {
+        serde_json::to_value(crd).unwrap()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["required"].clone()
+    };
+    let required: Vec<Value> = crds().iter().map(required).collect();
+    assert_eq!(required, [json!(["spec"]), Value::Null]);
+}
+
+#[test]
+fn the_columns_of_kubectl_show_whether_an_object_counts_and_why_not() {
+    for crd in crds() {
+        let version = serde_json::to_value(&crd.spec.versions[0]).unwrap();
+        let columns = version["additionalPrinterColumns"].as_array().unwrap();
+        for (name, field) in [("Accepted", "status"), ("Reason", "reason")] {
+            let column = columns.iter().find(|column| column["name"] == name).unwrap();
+            assert_eq!(column["jsonPath"], format!(r#".status.conditions[?(@.type=="Accepted")].{field}"#));
+        }
+    }
+}
+
+#[test]
 fn an_objective_may_leave_out_all_but_the_name_of_its_pool() {
     let spec: InferenceObjectiveSpec = serde_json::from_value(json!({"poolRef": {"name": "chat"}})).unwrap();
     assert_eq!((spec.priority, spec.pool_ref.group.as_str()), (None, POOL_GROUP));

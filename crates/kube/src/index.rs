@@ -5,10 +5,12 @@ use sluice_core::{EndpointId, EndpointUid, Priority};
 use sluice_data::EndpointSpec;
 
 use crate::collection::{Collection, Event};
+use crate::crd::{GROUP, OLDER_GROUP, PoolRef};
 use crate::objective::Objective;
 use crate::pod::Pod;
 use crate::pool::{Pool, TargetPorts};
 use crate::rewrite::Rewrite;
+use crate::status::{self, Observed, Verdict};
 
 /// Which pool it is all about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +75,8 @@ pub struct Objectives {
 /// The rewrites of the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrites {
-    /// The one whose rules count first comes first: the oldest, and of the same second by name.
+    /// The one whose rules count first comes first: the oldest, and of the same second by name. Without what is
+    /// observed of them, which changes no rule.
     pub in_order: Vec<Rewrite>,
     /// As in [`Objectives`].
     pub defined_twice: BTreeSet<String>,
@@ -218,10 +221,47 @@ impl Index {
                 rewrites.defined_twice.insert(name.clone());
             }
         }
-        rewrites.in_order = by_name.into_values().cloned().collect();
+        let without_status = |rewrite: &Rewrite| Rewrite { observed: Observed::default(), ..rewrite.clone() };
+        rewrites.in_order = by_name.into_values().map(without_status).collect();
         // Stable: those of the same second stay in the order of their names.
         rewrites.in_order.sort_by_key(|rewrite| rewrite.created);
         rewrites
+    }
+
+    /// What is to be said of each objective and rewrite of the pool; nothing before all of that is known. More bands than
+    /// `most_bands` are too many.
+    pub fn verdicts(&self, most_bands: usize) -> Vec<Verdict> {
+        let Members::OfPool(pools) = &self.members else { return Vec::new() };
+        let listed = [self.objectives.is_listed(), self.older_objectives.is_listed()];
+        if !pools.is_listed()
+            || !self.rewrites.is_listed()
+            || !self.older_rewrites.is_listed()
+            || listed.contains(&false)
+        {
+            return Vec::new();
+        }
+        let pool_exists = self.pool().is_some();
+        let present = self.objectives.iter().filter(|objective| self.is_own(&objective.pool)).collect();
+        let older = self.older_objectives.iter().filter(|objective| self.is_own(&objective.pool)).collect();
+        let mut verdicts = status::of_objectives([(GROUP, present), (OLDER_GROUP, older)], pool_exists, most_bands);
+
+        let mut in_order = BTreeMap::new();
+        let mut overruled = Vec::new();
+        let older = self.older_rewrites.iter().map(|rewrite| (OLDER_GROUP, rewrite));
+        for (group, rewrite) in older.chain(self.rewrites.iter().map(|rewrite| (GROUP, rewrite))) {
+            if self.is_own(&rewrite.pool) {
+                overruled.extend(in_order.insert(&rewrite.key.name, (group, rewrite)));
+            }
+        }
+        let mut in_order: Vec<_> = in_order.into_values().collect();
+        in_order.sort_by_key(|(_, rewrite)| rewrite.created);
+        verdicts.extend(status::of_rewrites(&in_order, &overruled, pool_exists));
+        verdicts
+    }
+
+    /// Whether it is this pool that an object refers to.
+    fn is_own(&self, pool: &PoolRef) -> bool {
+        pool.name == self.id.name && pool.group == self.id.group
     }
 }
 

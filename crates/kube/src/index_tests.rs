@@ -37,12 +37,13 @@ fn pod(name: &str, uid: &str, ip: &str) -> Pod {
 
 fn objective(name: &str, priority: i32) -> Objective {
     let pool = PoolRef { group: POOL_GROUP.into(), kind: "InferencePool".into(), name: "chat".into() };
-    Objective { key: key(name, "uid"), pool, priority: Priority(priority) }
+    Objective { key: key(name, "uid"), pool, priority: Priority(priority), observed: Observed::default() }
 }
 
 fn rewrite(name: &str, created: i64) -> Rewrite {
     let pool = objective(name, 0).pool;
-    Rewrite { key: key(name, "uid"), created, pool, rules: vec![RewriteRule { matches: vec![], targets: vec![] }] }
+    let rules = vec![RewriteRule { matches: vec![], targets: vec![] }];
+    Rewrite { key: key(name, "uid"), created, pool, rules, observed: Observed::default() }
 }
 
 fn names(index: &Index) -> Vec<String> {

@@ -5,6 +5,7 @@
 //! watch of its pods ─────────┤            ┌─> EndpointTable
 //! watches of objectives ─────┼──> Index ──┼─> priorities of objectives
 //! watches of rewrites ───────┘   (pure)   ├─> rules of rewrites
+//!                                         ├─> verdicts for their status ──> Reporter
 //!                                         └─> whether all of it has been listed
 //! ```
 //!
@@ -23,6 +24,7 @@ mod pool;
 mod review;
 mod rewrite;
 mod source;
+mod status;
 mod watch;
 
 pub use collection::{Event, Key};
@@ -39,3 +41,4 @@ pub use pool::{Pool, TargetPorts};
 pub use review::{Access, ReviewError, Reviewer};
 pub use rewrite::Rewrite;
 pub use source::{AccessError, Kubernetes, Membership};
+pub use status::{Conditions, Observed, Reporter, Stand, Subject, SubjectKind, Verdict};

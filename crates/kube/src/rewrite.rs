@@ -1,5 +1,6 @@
 use crate::collection::{Key, Named};
 use crate::crd::{InferenceModelRewriteSpec, PoolRef, RewriteRule};
+use crate::status::Observed;
 
 /// An InferenceModelRewrite, of either group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +10,7 @@ pub struct Rewrite {
     pub created: i64,
     pub pool: PoolRef,
     pub rules: Vec<RewriteRule>,
+    pub observed: Observed,
 }
 
 impl Named for Rewrite {
@@ -18,8 +20,8 @@ impl Named for Rewrite {
 }
 
 impl Rewrite {
-    pub(crate) fn new(key: Key, created: i64, spec: InferenceModelRewriteSpec) -> Self {
+    pub(crate) fn new(key: Key, created: i64, spec: InferenceModelRewriteSpec, observed: Observed) -> Self {
         let InferenceModelRewriteSpec { pool_ref, rules } = spec;
-        Self { key, created, pool: pool_ref, rules }
+        Self { key, created, pool: pool_ref, rules, observed }
     }
 }

@@ -9,9 +9,10 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use sluice_core::Clock;
+use tokio::sync::watch;
 
 use crate::collection::{Event, Key};
-use crate::crd::POOL_GROUP;
+use crate::crd::{GROUP, InferenceObjectiveSpec, OLDER_GROUP, POOL_GROUP};
 use crate::election::{Candidate, Timings};
 use crate::index::{Change, Index, PoolId};
 use crate::objective::Objective;
@@ -19,6 +20,7 @@ use crate::pod::{Pod, PodObject};
 use crate::pool::{Pool, TargetPorts};
 use crate::review::Reviewer;
 use crate::rewrite::Rewrite;
+use crate::status::{Observed, Reporter, Verdict};
 use crate::watch::{Watched, events};
 
 /// What makes a pod a member of the pool.
@@ -29,10 +31,6 @@ pub enum Membership {
     /// A label selector in the form the API server takes, and the ports of each pod.
     Selector { selector: String, ports: TargetPorts },
 }
-
-/// The groups that objectives and rewrites may have.
-const GROUP: &str = "llm-d.ai";
-const OLDER_GROUP: &str = "inference.networking.x-k8s.io";
 
 /// A connection on which nothing has come for so long is dead: servers end a watch before that, and ask for the next.
 const LONGEST_SILENCE: Duration = Duration::from_secs(300);
@@ -121,6 +119,16 @@ impl Kubernetes {
         }
     }
 
+    /// Writes verdicts into the status of objects in `namespace`, while `leads` says that this process does.
+    pub fn reporter(
+        &self,
+        namespace: &str,
+        verdicts: watch::Receiver<Vec<Verdict>>,
+        leads: watch::Receiver<bool>,
+    ) -> Reporter {
+        Reporter::new(self.client.clone(), namespace.to_owned(), verdicts, leads)
+    }
+
     /// Of everything but pods.
     fn watches(&self, id: &PoolId, membership: &Membership) -> BoxStream<'static, Change> {
         match membership {
@@ -168,7 +176,11 @@ impl Kubernetes {
             selection: watcher::Config::default(),
             name: if group == GROUP { "InferenceObjective" } else { "InferenceObjective of the older group" },
             optional: true,
-            read: |key: Key, object| Ok(Objective::new(key, spec(object)?)),
+            read: |key: Key, mut object| {
+                let observed = observed(&mut object);
+                let spec = if object.data["spec"].is_null() { InferenceObjectiveSpec::EMPTY } else { spec(object)? };
+                Ok(Objective::new(key, spec, observed))
+            },
         };
         events(objectives).boxed()
     }
@@ -180,9 +192,10 @@ impl Kubernetes {
             selection: watcher::Config::default(),
             name: if group == GROUP { "InferenceModelRewrite" } else { "InferenceModelRewrite of the older group" },
             optional: true,
-            read: |key: Key, object| {
+            read: |key: Key, mut object| {
+                let observed = observed(&mut object);
                 let created = object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-                Ok(Rewrite::new(key, created, spec(object)?))
+                Ok(Rewrite::new(key, created, spec(object)?, observed))
             },
         };
         events(rewrites).boxed()
@@ -198,6 +211,12 @@ fn index(id: &PoolId, membership: Membership) -> Index {
 
 fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+}
+
+/// Conditions that cannot be read count as none: they are written anew.
+fn observed(object: &mut DynamicObject) -> Observed {
+    let conditions = serde_json::from_value(object.data["status"]["conditions"].take()).unwrap_or_default();
+    Observed { generation: object.metadata.generation, conditions }
 }
 
 fn spec<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, String> {

@@ -61,8 +61,13 @@ impl Followed {
             group: "inference.networking.k8s.io".into(),
         };
         let (sender, known) = watch::channel(Known::default());
+        let (verdicts, heard) = watch::channel(Vec::new());
         let mut follower = JoinSet::new();
-        follower.spawn(kubernetes.follow(id, membership, move |index| drop(sender.send_replace(Known::of(index)))));
+        follower.spawn(kubernetes.reporter(kubernetes.namespace(), heard, watch::channel(true).1).run());
+        follower.spawn(kubernetes.follow(id, membership, move |index| {
+            verdicts.send_replace(index.verdicts(64));
+            drop(sender.send_replace(Known::of(index)));
+        }));
         Ok(Self { server, known, _follower: follower })
     }
 
@@ -233,6 +238,12 @@ fn granted() -> Result<BTreeSet<String>> {
 async fn each_way_to_name_members_asks_for_what_it_needs_and_nothing_else() {
     let followed = Followed::of_pool().unwrap();
     followed.wait(|known| known.complete).await.unwrap();
+    for resource in [Resource::OBJECTIVE, Resource::OLDER_OBJECTIVE] {
+        followed.server.apply(resource, objective(resource.group, "chat", 1));
+    }
+    for resource in [Resource::REWRITE, Resource::OLDER_REWRITE] {
+        followed.server.apply(resource, rewrite(resource.group, "chat", "m", &[("t", 1)]));
+    }
     let granted = granted().unwrap();
     sluice_testkit::eventually(LIMIT, "every watch is open", async || {
         Ok((followed.server.requests().len() == granted.len()).then_some(()))

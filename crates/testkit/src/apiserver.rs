@@ -13,6 +13,7 @@ use self::store::Store;
 use crate::server_thread::ServerThread;
 use crate::{eventually, guardian};
 
+mod conditions;
 mod http;
 mod leases;
 mod reviews;
@@ -163,6 +164,16 @@ impl ApiServer {
     /// Answers 403 for a kind; or no longer so.
     pub fn set_allowed(&self, resource: Resource, allowed: bool) {
         self.store.set_refusal(resource, (!allowed).then_some(403));
+    }
+
+    /// Answers so to whoever writes the status of a kind; or no longer so.
+    pub fn set_status_refusal(&self, resource: Resource, status: Option<u16>) {
+        self.store.set_status_refusal(resource, status);
+    }
+
+    /// How many times somebody has tried to write the status of an object.
+    pub fn status_writes(&self) -> usize {
+        self.store.status_writes()
     }
 
     /// How long each list takes.

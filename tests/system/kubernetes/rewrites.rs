@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use sluice_testkit::apiserver::{pod, pool, rewrite};
-use sluice_testkit::{RecordedRequest, RecordingUpstream, Reply, Resource};
+use sluice_testkit::{RecordedRequest, RecordingUpstream, Reply, Resource, eventually};
 
 use super::cluster::{Cluster, POOL, labels};
-use crate::support::{CHAT, MODEL, chat, post};
+use crate::support::{CHAT, LIMIT, MODEL, chat, post};
 
 /// Within which a change of a rewrite counts.
 const SOON: Duration = Duration::from_secs(1);
@@ -43,6 +43,14 @@ async fn a_change_of_a_rewrite_counts_for_new_requests_within_a_second() {
     cluster.server.apply(Resource::OLDER_REWRITE, first);
     tokio::time::sleep(SOON).await;
     assert_eq!(asked_for(&cluster, &server).await.unwrap(), "a", "the older object counts");
+    eventually(LIMIT, "the status of the younger one says so", async || {
+        let object = cluster.server.object(Resource::REWRITE, "second").context("it is gone")?;
+        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let mut reasons = conditions.filter(|condition| condition["type"] == "Accepted");
+        Ok(reasons.any(|condition| condition["reason"] == "Conflicted").then_some(()))
+    })
+    .await
+    .unwrap();
 
     cluster.server.apply(Resource::REWRITE, rewrite("zero", "another-pool", MODEL, &[("c", 1)]));
     cluster.server.delete(Resource::OLDER_REWRITE, "zero");

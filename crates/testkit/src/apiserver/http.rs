@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, StatusCode, Uri, header};
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::selector::Selection;
 use super::store::{News, Store};
-use super::{NAMESPACE, Resource, leases, reviews};
+use super::{NAMESPACE, Resource, conditions, leases, reviews};
 
 /// A watch on which nothing happens is told the present version this often.
 const BOOKMARK_EVERY: Duration = Duration::from_millis(500);
@@ -37,6 +37,7 @@ pub(crate) fn router(store: Arc<Store>) -> Router {
         .route(leases::ONE, get(leases::read).put(leases::replace))
         .route(reviews::TOKENS, post(reviews::token))
         .route(reviews::ACCESS, post(reviews::access))
+        .route(conditions::PATH, patch(conditions::apply))
         .fallback(answer)
         .with_state(store)
 }
@@ -67,7 +68,7 @@ async fn answer(State(store): State<Arc<Store>>, method: Method, uri: Uri) -> Re
     ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(lines)).into_response()
 }
 
-fn parameters(uri: &Uri) -> BTreeMap<String, String> {
+pub(super) fn parameters(uri: &Uri) -> BTreeMap<String, String> {
     let url = Url::parse(&format!("http://server/?{}", uri.query().unwrap_or_default()));
     url.map(|url| url.query_pairs().into_owned().collect()).unwrap_or_default()
 }

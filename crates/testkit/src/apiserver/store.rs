@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::reviews::Reviews;
 use super::selector::Selection;
-use super::{NAMESPACE, Resource};
+use super::{NAMESPACE, Resource, conditions};
 
 /// The objects, and everything that has happened to them.
 #[derive(Debug)]
@@ -34,6 +34,9 @@ struct State {
     /// How many times all watches have been ended.
     generation: u64,
     refusals: BTreeMap<Resource, u16>,
+    /// Of writes of status.
+    status_refusals: BTreeMap<Resource, u16>,
+    status_writes: usize,
     /// Writes are not answered.
     mute: bool,
     delay: Duration,
@@ -167,6 +170,42 @@ impl Store {
         state.refusals.get(&resource).copied()
     }
 
+    /// As [`ask`](Self::ask), of somebody who writes the status of an object.
+    pub(crate) fn ask_for_status(&self, resource: Resource) -> Option<u16> {
+        let mut state = self.state();
+        state.requests.insert(format!("patch {}/{}/status", resource.group, resource.plural));
+        state.status_writes += 1;
+        state.status_refusals.get(&resource).copied()
+    }
+
+    pub(crate) fn status_writes(&self) -> usize {
+        self.state().status_writes
+    }
+
+    pub(crate) fn set_status_refusal(&self, resource: Resource, status: Option<u16>) {
+        self.change(|state| match status {
+            Some(status) => drop(state.status_refusals.insert(resource, status)),
+            None => drop(state.status_refusals.remove(&resource)),
+        });
+    }
+
+    /// The object with the conditions of `patch`, which is for one life of it; otherwise the status of the refusal. What
+    /// changes nothing makes no new version.
+    pub(crate) fn apply_conditions(&self, resource: Resource, name: &str, patch: &Value) -> Result<Value, u16> {
+        let mut outcome = Err(404);
+        self.change(|state| {
+            let Some(before) = state.objects.get(&(resource, name.to_owned())).cloned() else { return };
+            let uid = &patch["metadata"]["uid"];
+            if !uid.is_null() && *uid != before["metadata"]["uid"] {
+                outcome = Err(409);
+                return;
+            }
+            let after = conditions::with_conditions(before.clone(), patch);
+            outcome = Ok(if after == before { before } else { state.put(resource, after) });
+        });
+        outcome
+    }
+
     pub(crate) fn list(&self, resource: Resource, selection: &Selection) -> Value {
         let state = self.state();
         let objects = state.objects.iter().filter(|((of, _), object)| *of == resource && selection.has(object));
@@ -201,6 +240,13 @@ impl Store {
 
 impl State {
     fn store(&mut self, resource: Resource, mut object: Value) {
+        let before = self.objects.get(&(resource, name(&object)));
+        conditions::keep_status(resource, &mut object, before);
+        self.put(resource, object);
+    }
+
+    /// The object as it is kept from now on.
+    fn put(&mut self, resource: Resource, mut object: Value) -> Value {
         self.version += 1;
         let name = name(&object);
         let before = self.objects.remove(&(resource, name.clone()));
@@ -214,7 +260,8 @@ impl State {
         metadata["uid"] = uid;
         metadata["resourceVersion"] = self.version.to_string().into();
         self.objects.insert((resource, name), object.clone());
-        self.history.push(Happening { version: self.version, resource, before, after: Some(object) });
+        self.history.push(Happening { version: self.version, resource, before, after: Some(object.clone()) });
+        object
     }
 }
 

@@ -1,0 +1,148 @@
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::ledger::Ledger;
+use super::verdict::{Subject, SubjectKind, Verdict};
+use crate::crd::Condition;
+
+/// Whose the conditions are, as `kubectl get --show-managed-fields` has it.
+const FIELD_MANAGER: &str = "sluice-epp";
+
+/// The waits after failures double from the one to the other.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Writes verdicts into the status of their objects while this process leads.
+pub struct Reporter {
+    client: Client,
+    namespace: String,
+    verdicts: watch::Receiver<Vec<Verdict>>,
+    leads: watch::Receiver<bool>,
+    ledger: Ledger,
+    /// Of these nobody takes anything: the server does not let us, or has no place for it.
+    silent: BTreeSet<(SubjectKind, &'static str)>,
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// What became of a write.
+enum Outcome {
+    Done,
+    /// The object is gone, is another one by now, or is none that the server takes this for.
+    Moot,
+    /// The server takes none of this kind.
+    Unwelcome(kube::Error),
+    Failed(kube::Error),
+}
+
+impl Reporter {
+    pub(crate) fn new(
+        client: Client,
+        namespace: String,
+        verdicts: watch::Receiver<Vec<Verdict>>,
+        leads: watch::Receiver<bool>,
+    ) -> Self {
+        Self { client, namespace, verdicts, leads, ledger: Ledger::default(), silent: BTreeSet::new() }
+    }
+
+    /// Does so until nobody has verdicts any more.
+    pub async fn run(mut self) {
+        let mut wait = FIRST_WAIT;
+        loop {
+            if !*self.leads.borrow_and_update() {
+                // Another leader may have said other things meanwhile.
+                self.ledger.forget();
+                if self.leads.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            let verdicts = self.untold();
+            let Some((verdict, conditions)) = self.ledger.next(&verdicts, Timestamp::now()) else {
+                if !self.news().await {
+                    return;
+                }
+                continue;
+            };
+            match self.write(&verdict.subject, &conditions).await {
+                Outcome::Done | Outcome::Moot => {
+                    self.ledger.tell(verdict);
+                    wait = FIRST_WAIT;
+                }
+                Outcome::Unwelcome(error) => {
+                    let Subject { kind, group, key: _ } = verdict.subject;
+                    tracing::debug!(?kind, group, error = %error, "nothing is written into the status of this kind");
+                    self.silent.insert((kind, group));
+                }
+                Outcome::Failed(error) => {
+                    let name = &verdict.subject.key.name;
+                    tracing::warn!(name, error = %error, ?wait, "the status could not be written, another attempt follows");
+                    tokio::time::sleep(wait).await;
+                    wait = (2 * wait).min(LONGEST_WAIT);
+                }
+            }
+        }
+    }
+
+    /// Of the kinds that the server takes.
+    fn untold(&mut self) -> Vec<Verdict> {
+        let verdicts = self.verdicts.borrow_and_update();
+        let heard = verdicts
+            .iter()
+            .filter(|Verdict { subject: Subject { kind, group, .. }, .. }| !self.silent.contains(&(*kind, *group)));
+        heard.cloned().collect()
+    }
+
+    /// Waits until there may be something to do; false if there never will be.
+    async fn news(&mut self) -> bool {
+        let Self { verdicts, leads, .. } = self;
+        tokio::select! {
+            changed = verdicts.changed() => changed.is_ok(),
+            // Whoever can lead no longer change their mind leads to the end.
+            Ok(()) = leads.changed() => true,
+        }
+    }
+
+    async fn write(&self, subject: &Subject, conditions: &[Condition]) -> Outcome {
+        let Subject { kind, group, key } = subject;
+        let kind = match kind {
+            SubjectKind::Objective => "InferenceObjective",
+            SubjectKind::Rewrite => "InferenceModelRewrite",
+        };
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1alpha2", kind));
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        let patch = json!({
+            "apiVersion": resource.api_version,
+            "kind": kind,
+            // With the uid: another object of this name is not meant.
+            "metadata": {"name": key.name, "uid": key.uid},
+            "status": {"conditions": conditions},
+        });
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match api.patch_status(&key.name, &parameters, &Patch::Apply(patch)).await {
+            Ok(_) => Outcome::Done,
+            Err(error) => match code(&error) {
+                // What it does not take of this object it may take of another.
+                Some(400 | 404 | 409 | 422) => Outcome::Moot,
+                Some(403 | 405 | 415) => Outcome::Unwelcome(error),
+                _ => Outcome::Failed(error),
+            },
+        }
+    }
+}
+
+fn code(error: &kube::Error) -> Option<u16> {
+    if let kube::Error::Api(status) = error { Some(status.code) } else { None }
+}
