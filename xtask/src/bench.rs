@@ -21,6 +21,8 @@ enum Part {
     Exposition,
     /// The picker as a process, asked as Envoy does: processor time per request and per chunk of a response
     ExtProc,
+    /// The picker as a process in a namespace of 5,000 pods: time until it knows its pool, and memory
+    Kubernetes,
     /// The picker as a process that scrapes 100 endpoints, or need not: processor time and memory
     Scrape,
     /// The admission engine: time per operation, then as `instructions`
@@ -40,6 +42,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if chosen(&[Part::Scrape]) {
         measure("sluice-testkit", "scrape", &mut command())?;
+    }
+    if chosen(&[Part::Kubernetes]) {
+        measure("sluice-testkit", "kubernetes", &mut command())?;
     }
     if chosen(&[Part::Flow]) {
         measure("sluice-flow", "engine", &mut command())?;

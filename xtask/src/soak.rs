@@ -1,9 +1,10 @@
 //! `cargo xtask soak`: the long forms of system tests.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use sluice_testkit::{
     Burst, CountingUpstream, EnvoyConfig, EvictionSoak, EvictionSoakReport, PickerConfig, ReloadSoak, Soak, Stack,
@@ -29,6 +30,9 @@ pub(crate) struct Arguments {
     /// Changes of the configuration under load, in place of the above
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "seconds", "evictions"])]
     reloads: Option<u64>,
+    /// Pods that come and go under load for five minutes, and an API server that is away for one, in place of the above
+    #[arg(long, conflicts_with_all = ["requests", "seconds", "evictions", "reloads"])]
+    kubernetes: bool,
     /// Where the random numbers begin
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -46,6 +50,9 @@ const ENDS: [(Template, &str); 5] = [
 /// First a burst that must fill every server to its limit and no further, then the comparison of the ledger with the
 /// engines. Or evictions, or reloads.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.kubernetes {
+        return kubernetes();
+    }
     say(format_args!("building the picker and the simulated model server"));
     let [picker, simulator] = workspace::build_programs_in_sight(["epp", "model-server-sim"])?;
     envoy_binary()?;
@@ -70,6 +77,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         say(format_args!("{}", soak.run().await?));
         Ok(())
     })
+}
+
+/// The long forms of two system tests, which say what they have seen.
+fn kubernetes() -> Result<()> {
+    envoy_binary()?;
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(workspace::root());
+    command.args(["test", "--locked", "--package", "epp", "--test", "system", "--", "--ignored", "--nocapture"]);
+    let status = command.arg("kubernetes").status().context("cargo does not start")?;
+    ensure!(status.success(), "the tests ended with {status}");
+    Ok(())
 }
 
 async fn evict(picker: &Path, simulator: &Path, evictions: u64, seed: u64) -> Result<()> {

@@ -23,10 +23,19 @@ impl Process {
 
     /// Kilobytes of its memory that are in use.
     pub fn resident_kilobytes(&self) -> Result<u64> {
+        self.kilobytes("VmRSS:")
+    }
+
+    /// The most that were ever in use.
+    pub fn peak_resident_kilobytes(&self) -> Result<u64> {
+        self.kilobytes("VmHWM:")
+    }
+
+    fn kilobytes(&self, field: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.id());
         let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
         let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-        kilobytes.with_context(|| format!("{path} does not tell VmRSS"))
+        kilobytes.with_context(|| format!("{path} does not tell {field}"))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Result;
 use serde_json::json;
 use sluice_core::{Clock as _, SystemClock, Time};
 use sluice_testkit::apiserver::pod;
@@ -23,6 +24,8 @@ const STEP: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(1);
 /// How long pods come and go.
 const DURATION: Duration = Duration::from_secs(30);
+/// The same for a soak.
+const LONG: Duration = Duration::from_secs(300);
 
 /// A pod that has begun to terminate.
 struct Leaving {
@@ -34,13 +37,24 @@ struct Leaving {
 
 #[tokio::test]
 async fn pods_that_come_and_go_get_no_request_that_is_not_theirs_and_leave_nothing_behind() {
-    let cluster = Arc::new(Cluster::start(4).await.unwrap());
+    churn(DURATION).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "takes five minutes: cargo xtask soak --kubernetes"]
+async fn pods_that_come_and_go_for_long_get_no_request_that_is_not_theirs_and_leave_nothing_behind() {
+    churn(LONG).await.unwrap();
+}
+
+#[expect(clippy::print_stderr, reason = "the result of a soak is for whoever ran the command")]
+async fn churn(duration: Duration) -> Result<()> {
+    let cluster = Arc::new(Cluster::start(4).await?);
     let mut serving: VecDeque<(u8, CountingUpstream)> = VecDeque::new();
     for host in 1..=PODS {
-        serving.push_back((host, cluster.serve(host).await.unwrap()));
+        serving.push_back((host, cluster.serve(host).await?));
         cluster.add_pod(&format!("pod-{host}"), host);
     }
-    cluster.wait_for_endpoints(usize::from(PODS)).await.unwrap();
+    cluster.wait_for_endpoints(usize::from(PODS)).await?;
     let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -57,11 +71,11 @@ async fn pods_that_come_and_go_get_no_request_that_is_not_theirs_and_leave_nothi
         });
     }
 
-    let steps_of_grace = u32::try_from(GRACE.as_millis() / STEP.as_millis()).unwrap();
+    let steps_of_grace = u32::try_from(GRACE.as_millis() / STEP.as_millis())?;
     let mut leaving: VecDeque<Leaving> = VecDeque::new();
     let (mut late, mut replaced) = (0, 0);
     let clock = SystemClock::start();
-    while clock.now() < Time::ZERO.saturating_add(DURATION) {
+    while clock.now() < Time::ZERO.saturating_add(duration) {
         if let Some((host, server)) = serving.pop_front() {
             let mut terminating = pod(&format!("pod-{host}"), &address(host).to_string(), &labels());
             terminating["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -81,7 +95,7 @@ async fn pods_that_come_and_go_get_no_request_that_is_not_theirs_and_leave_nothi
             late += server.visits().iter().filter(|visit| now.saturating_since(visit.began) < GRACE).count();
             drop(server);
             // Another pod, with another uid, at the same address.
-            serving.push_back((host, cluster.serve(host).await.unwrap()));
+            serving.push_back((host, cluster.serve(host).await?));
             cluster.add_pod(&format!("pod-{host}"), host);
             replaced += 1;
         }
@@ -90,12 +104,16 @@ async fn pods_that_come_and_go_get_no_request_that_is_not_theirs_and_leave_nothi
     let refused: Vec<String> = clients.join_all().await.concat();
     assert_eq!(refused, [""; 0]);
     assert_eq!(late, 0, "requests that went to pods long after they had begun to terminate");
-    assert!(replaced >= 10 && served.load(Ordering::Relaxed) >= 100, "{replaced} pods, {served:?} requests");
+    let served = served.load(Ordering::Relaxed);
+    assert!(replaced >= 10 && served >= 100, "{replaced} pods, {served} requests");
     eventually(LIMIT, "nothing is booked any more", async || {
         let page = cluster.flow().await?;
         let leases = &page["leases"];
         Ok((leases["started"] == 0 && leases["granted"] == 0 && page["waiting"]["requests"] == 0).then_some(()))
     })
-    .await
-    .unwrap();
+    .await?;
+    eprintln!(
+        "{duration:?}: {replaced} pods replaced, {served} requests served, none refused, none late, nothing left booked"
+    );
+    Ok(())
 }
