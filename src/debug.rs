@@ -101,12 +101,13 @@ fn why_held(flow: &FlowStats) -> Value {
 }
 
 fn endpoint_entry(id: Option<&EndpointId>, endpoint: &EndpointStats) -> Value {
-    let EndpointStats { in_pool, load, reserved, limit, seen } = endpoint;
+    let EndpointStats { in_pool, load, inherited, reserved, limit, seen } = endpoint;
     let BookingLimit { requests, tokens } = limit;
     json!({
         "name": id.map(ToString::to_string),
         "inPool": in_pool,
         "inFlight": {"requests": load.requests, "tokens": load.tokens},
+        "inherited": inherited,
         "reserved": {"requests": reserved.requests, "tokens": reserved.tokens},
         "limit": {"requests": finite(*requests), "tokens": finite(*tokens)},
         "scraped": seen.as_ref().map(scraped_entry),

@@ -93,6 +93,24 @@ fn a_pod_is_given_the_time_that_the_picker_takes_to_stop() {
     }
 }
 
+/// A picker that waits is never ready: an update that waits for it does not end, and a budget that counts it as missing
+/// keeps the node of the leader from being drained.
+#[test]
+fn where_a_leader_is_elected_nothing_waits_for_the_others_to_be_ready() {
+    let electing = command_lines().into_iter().filter(|(_, line)| line.flags.ha_enable_leader_election);
+    let electing: Vec<PathBuf> = electing.map(|(file, _)| file.into()).collect();
+    assert!(!electing.is_empty());
+    for file in electing {
+        let deployment: Value = serde_saphyr::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        let strategy = &deployment["spec"]["strategy"];
+        assert_eq!((&strategy["type"], &strategy["rollingUpdate"]), (&"Recreate".into(), &Value::Null), "{file:?}");
+        let beside = files().into_iter().filter(|(other, _)| other.parent() == file.parent());
+        for (other, text) in beside {
+            assert!(!text.contains("\nkind: PodDisruptionBudget\n"), "{other:?}");
+        }
+    }
+}
+
 #[test]
 fn every_configuration_of_the_picker_loads_without_a_warning() {
     let configs = files().into_iter().filter(|(_, text)| text.contains("\nkind: EndpointPickerConfig\n"));

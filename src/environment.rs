@@ -16,6 +16,13 @@ impl Environment {
         Self { namespace: value("NAMESPACE"), pod_name: value("POD_NAME") }
     }
 
+    /// What the process runs on: its pod, or else the machine.
+    pub(crate) fn host(&self) -> String {
+        let machine = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let host = self.pod_name.clone().or_else(machine).unwrap_or_default();
+        host.trim().to_owned()
+    }
+
     /// The name of what the process belongs to: a Deployment, a StatefulSet, or else its pod.
     pub(crate) fn workload(&self) -> Option<&str> {
         self.pod_name.as_deref().map(workload)

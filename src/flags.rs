@@ -93,6 +93,9 @@ pub(crate) struct Flags {
     /// Serve /metrics and /debug to those only whom the API server lets get them; unset: true for a pool in Kubernetes.
     #[arg(long, value_parser = go_bool, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) metrics_endpoint_auth: Option<bool>,
+    /// Of several pickers of a pool in Kubernetes only one is ready: the one that holds a Lease.
+    #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    pub(crate) ha_enable_leader_election: bool,
     /// How long to go on serving after SIGTERM, so that gateways notice.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
@@ -130,8 +133,6 @@ pub(crate) struct WithoutEffect {
     zap_time_encoding: Option<String>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     zap_devel: Option<bool>,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
-    ha_enable_leader_election: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
     emit_endpoint_scores: Option<bool>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]

@@ -13,60 +13,91 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 /// to be killed for it.
 const LIVENESS: &str = "liveness";
 
-/// Whether the process wants traffic; stages follow each other in this order, but that a pool may go.
+/// The names by which the readiness of one of several is asked for; where every picker serves, any other name does, too.
+const READINESS: [&str; 3] = ["", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"];
+
+/// On what it depends whether the process wants traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    stage: Stage,
+    /// The pool is there, be it that it is empty, and all about it is known.
+    pool_known: bool,
+    /// None where every picker serves.
+    leads: Option<bool>,
+}
+
+/// Stages follow each other in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The pool is not known yet, or not there any more.
-    Starting,
-    Serving,
+    Open,
     /// Still serving, but others should be asked.
     Draining,
     /// Nobody is to wait for news any more.
     Stopped,
 }
 
-/// Tells the stage; the health service of every clone answers by it.
-#[derive(Clone, Debug)]
-pub(crate) struct Readiness(watch::Sender<Stage>);
+impl State {
+    fn is_ready(self) -> bool {
+        self.stage == Stage::Open && self.pool_known && self.leads != Some(false)
+    }
 
-impl Default for Readiness {
-    fn default() -> Self {
-        Self(watch::Sender::new(Stage::Starting))
+    fn status(self, service: &str) -> ServingStatus {
+        match service {
+            LIVENESS => ServingStatus::Serving,
+            other if self.leads.is_some() && !READINESS.contains(&other) => ServingStatus::ServiceUnknown,
+            _ if self.is_ready() => ServingStatus::Serving,
+            _ => ServingStatus::NotServing,
+        }
     }
 }
 
+/// Tells the state; the health service of every clone answers by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Readiness(watch::Sender<State>);
+
 impl Readiness {
-    /// Every port is open, and the pool is known, be it that it is empty; or it is not any more. Who drains goes on with
-    /// that.
-    pub(crate) fn set_pool_known(&self, known: bool) {
-        self.0.send_if_modified(|stage| {
-            let next = match (*stage, known) {
-                (Stage::Starting, true) => Stage::Serving,
-                (Stage::Serving, false) => Stage::Starting,
-                (as_before, _) => as_before,
-            };
-            std::mem::replace(stage, next) != next
-        });
+    /// Not ready yet: the pool is not known. If pickers `elect` one that serves, it is not this one yet.
+    pub(crate) fn new(elect: bool) -> Self {
+        let state = State { stage: Stage::Open, pool_known: false, leads: elect.then_some(false) };
+        Self(watch::Sender::new(state))
     }
 
-    /// Goes by `known`, until nobody tells any more.
-    pub(crate) async fn follow(self, mut known: watch::Receiver<bool>) {
+    /// Every port is open, and the pool is known, be it that it is empty; or it is not any more.
+    pub(crate) fn set_pool_known(&self, known: bool) {
+        self.change(|state| state.pool_known = known);
+    }
+
+    /// This picker is the one that serves; or not any more.
+    pub(crate) fn set_leads(&self, leads: bool) {
+        self.change(|state| state.leads = Some(leads));
+    }
+
+    /// Hands on what `news` tells, until nobody tells any more.
+    pub(crate) async fn follow(self, mut news: watch::Receiver<bool>, hand_on: fn(&Self, bool)) {
         loop {
-            let is_known = *known.borrow_and_update();
-            self.set_pool_known(is_known);
-            if known.changed().await.is_err() {
+            let present = *news.borrow_and_update();
+            hand_on(&self, present);
+            if news.changed().await.is_err() {
                 return;
             }
         }
     }
 
     pub(crate) fn start_draining(&self) {
-        self.0.send_replace(Stage::Draining);
+        self.change(|state| state.stage = Stage::Draining);
     }
 
     /// Ends the streams of those who watch.
     pub(crate) fn stop(&self) {
-        self.0.send_replace(Stage::Stopped);
+        self.change(|state| state.stage = Stage::Stopped);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        self.0.send_if_modified(|state| {
+            let before = *state;
+            change(state);
+            *state != before
+        });
     }
 
     pub(crate) fn into_server(self) -> HealthServer<HealthService> {
@@ -74,16 +105,14 @@ impl Readiness {
     }
 }
 
-/// Answers for every service name but [`LIVENESS`] alike: charts probe names of their own.
+/// Answers for every service name but [`LIVENESS`] alike where every picker serves: charts then probe names of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthService {
     readiness: Readiness,
 }
 
-fn response(stage: Stage, service: &str) -> HealthCheckResponse {
-    let serving = stage == Stage::Serving || service == LIVENESS;
-    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-    HealthCheckResponse { status: status.into() }
+fn response(state: State, service: &str) -> HealthCheckResponse {
+    HealthCheckResponse { status: state.status(service).into() }
 }
 
 type Updates = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
@@ -93,8 +122,8 @@ impl Health for HealthService {
     type WatchStream = Updates;
 
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        let stage = *self.readiness.0.borrow();
-        Ok(Response::new(response(stage, &request.get_ref().service)))
+        let state = *self.readiness.0.borrow();
+        Ok(Response::new(response(state, &request.get_ref().service)))
     }
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Updates>, Status> {
@@ -104,9 +133,9 @@ impl Health for HealthService {
 }
 
 /// The status now and after each change of it, until nobody is to wait any more.
-fn updates(mut stages: watch::Receiver<Stage>, service: String) -> Updates {
-    stages.mark_changed();
-    let watching = Watching { stages, service, last: None };
+fn updates(mut states: watch::Receiver<State>, service: String) -> Updates {
+    states.mark_changed();
+    let watching = Watching { states, service, last: None };
     Box::pin(stream::unfold(Some(watching), |watching| async move {
         let mut watching = watching?;
         match watching.next().await {
@@ -117,7 +146,7 @@ fn updates(mut stages: watch::Receiver<Stage>, service: String) -> Updates {
 }
 
 struct Watching {
-    stages: watch::Receiver<Stage>,
+    states: watch::Receiver<State>,
     service: String,
     last: Option<HealthCheckResponse>,
 }
@@ -125,12 +154,12 @@ struct Watching {
 impl Watching {
     async fn next(&mut self) -> Option<HealthCheckResponse> {
         loop {
-            self.stages.changed().await.ok()?;
-            let stage = *self.stages.borrow_and_update();
-            if stage == Stage::Stopped {
+            self.states.changed().await.ok()?;
+            let state = *self.states.borrow_and_update();
+            if state.stage == Stage::Stopped {
                 return None;
             }
-            let update = response(stage, &self.service);
+            let update = response(state, &self.service);
             if self.last.replace(update) != Some(update) {
                 return Some(update);
             }
@@ -147,7 +176,7 @@ mod tests {
     const NAMES: [&str; 4] = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"];
 
     fn service() -> HealthService {
-        HealthService { readiness: Readiness::default() }
+        HealthService { readiness: Readiness::new(false) }
     }
 
     async fn check(health: &HealthService, service: &str) -> ServingStatus {
@@ -215,7 +244,7 @@ mod tests {
             assert_eq!(check(&health, LIVENESS).await, ServingStatus::Serving, "{known}");
         }
         let (sender, known) = watch::channel(true);
-        let mut following = Box::pin(readiness.clone().follow(known));
+        let mut following = Box::pin(readiness.clone().follow(known, Readiness::set_pool_known));
         assert!((&mut following).now_or_never().is_none());
         assert_eq!(check(&health, "").await, ServingStatus::Serving);
         readiness.start_draining();
@@ -224,6 +253,31 @@ mod tests {
             assert!((&mut following).now_or_never().is_none());
             assert_eq!(check(&health, "").await, ServingStatus::NotServing);
         }
+    }
+
+    #[tokio::test]
+    async fn one_of_several_is_ready_while_it_leads_and_knows_the_pool() {
+        let health = HealthService { readiness: Readiness::new(true) };
+        let readiness = health.readiness.clone();
+        for (known, leads) in [(false, false), (true, false), (true, true), (false, true), (true, true), (true, false)]
+        {
+            readiness.set_pool_known(known);
+            readiness.set_leads(leads);
+            let expected = if known && leads { ServingStatus::Serving } else { ServingStatus::NotServing };
+            for name in READINESS {
+                assert_eq!(check(&health, name).await, expected, "{name:?} {known} {leads}");
+            }
+            assert_eq!(check(&health, LIVENESS).await, ServingStatus::Serving);
+            assert_eq!(check(&health, "inference-extension").await, ServingStatus::ServiceUnknown);
+        }
+        readiness.set_leads(true);
+        let mut updates = watch(&health, "readiness").await;
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::Serving)));
+        readiness.set_leads(false);
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::NotServing)));
+        readiness.start_draining();
+        readiness.set_leads(true);
+        assert_eq!(news(&mut updates), None, "whoever drains is not ready, whatever else happens");
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::flags::Flags;
+use crate::leadership::{Candidature, Leadership};
 use crate::objectives::ObjectivesInForce;
 use crate::rewrites::RewritesInForce;
 
@@ -70,6 +71,15 @@ pub(crate) struct Followed {
     /// Whether there is a pool and everything about it has been heard.
     pub(crate) known: watch::Receiver<bool>,
     pub(crate) reviewer: Reviewer,
+    /// None where every picker serves.
+    pub(crate) leadership: Option<Leadership>,
+}
+
+/// How pickers of one pool agree which one serves.
+pub(crate) struct Election {
+    pub(crate) candidature: Candidature,
+    /// Those that do not lead follow the pool, too.
+    pub(crate) populate_standbys: bool,
 }
 
 /// Follows the pool.
@@ -78,7 +88,7 @@ pub(crate) fn start(
     table: Arc<EndpointTable>,
     objectives: ObjectivesInForce,
     rewrites: RewritesInForce,
-    leads: watch::Receiver<bool>,
+    election: Option<Election>,
     tasks: &Tasks,
 ) -> anyhow::Result<Followed> {
     let Target { name, namespace, group, membership } = target;
@@ -90,13 +100,30 @@ pub(crate) fn start(
     let told = BTreeSet::new();
     let mut follower =
         Follower { table, objectives, rewrites, known, in_force: None, rewrites_in_force: None, verdicts, told };
-    let reporter = kubernetes.reporter(&namespace, heard, leads);
-    tasks.spawn("status", Criticality::Expendable, reporter.run());
     let id = PoolId { namespace, name, group };
     let reviewer = kubernetes.reviewer();
+    let (leadership, begin) = match election {
+        Some(Election { candidature, populate_standbys }) => {
+            let leadership = Leadership::seek(&kubernetes, &id, candidature, tasks)?;
+            let begin = (!populate_standbys).then(|| leadership.leads());
+            (Some(leadership), begin)
+        }
+        None => (None, None),
+    };
+    // Where nobody is elected, all say the same.
+    let leads = leadership.as_ref().map_or_else(|| watch::channel(true).1, Leadership::leads);
+    let reporter = kubernetes.reporter(&id.namespace, heard, leads);
+    tasks.spawn("status", Criticality::Expendable, reporter.run());
     let body = kubernetes.follow(id, membership, move |index| follower.take_over(index));
-    tasks.spawn("kubernetes", Criticality::Critical, body);
-    Ok(Followed { known: is_known, reviewer })
+    tasks.spawn("kubernetes", Criticality::Critical, async move {
+        if let Some(mut leads) = begin {
+            // Without a sender the process is about to end.
+            drop(leads.wait_for(|leads| *leads).await);
+        }
+        // Also when it leads no more: what waits and runs here needs the pool.
+        body.await;
+    });
+    Ok(Followed { known: is_known, reviewer, leadership })
 }
 
 /// Hands over what is known of the pool.

@@ -16,6 +16,7 @@ mod health;
 mod http_port;
 mod in_force;
 mod kubernetes;
+mod leadership;
 mod listen;
 mod logging;
 mod memory;

@@ -132,6 +132,7 @@ mod tests {
         emitted.extend(names(include_str!("../crates/data/src/scrape/pool_gauges.rs")));
         emitted.extend(names(include_str!("certificate.rs")));
         emitted.extend(names(include_str!("in_force.rs")));
+        emitted.extend(names(include_str!("leadership.rs")));
         assert_eq!(documented, emitted);
     }
 }

@@ -134,9 +134,9 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
     let (admission, view) = (standing.admission.clone(), standing.view.clone());
     let gate = gate(flags, standing.followed.as_ref())?;
-    let pool_known = standing.followed.as_ref().map(|followed| followed.known.clone());
+    let followed = standing.followed.clone();
     let flags = flags.clone();
-    Ok(Parts { flags, service, max_reply, tls, registry, admission, view, gate, pool_known, in_force, tasks })
+    Ok(Parts { flags, service, max_reply, tls, registry, admission, view, gate, followed, in_force, tasks })
 }
 
 /// Who may read the metrics port; none: everybody.

@@ -9,7 +9,7 @@ use sluice_extproc::Service;
 use sluice_flow::Signal;
 use sluice_router::admission::Admission;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
@@ -17,6 +17,7 @@ use crate::access::Gate;
 use crate::flags::Flags;
 use crate::health::Readiness;
 use crate::in_force::InForce;
+use crate::kubernetes::Followed;
 use crate::listen::{bind, connections};
 use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
@@ -42,8 +43,8 @@ pub(crate) struct Parts {
     pub(crate) view: Option<PoolView>,
     /// Before the pages of the metrics port.
     pub(crate) gate: Option<Gate>,
-    /// Whether there is a pool and everything about it is known, where that may change; else it is.
-    pub(crate) pool_known: Option<watch::Receiver<bool>>,
+    /// The pool, where it may become known or unknown, and where another picker may lead.
+    pub(crate) followed: Option<Followed>,
     pub(crate) in_force: InForce,
     pub(crate) tasks: Tasks,
 }
@@ -51,8 +52,8 @@ pub(crate) struct Parts {
 /// Serves until a signal, then drains. An error means that a part the process needs has failed.
 ///
 /// ```text
-/// signal ─> not serving ──drain_timeout──> no new streams ──stream_drain_timeout──> running streams are cut
-///                                          no more waiting
+/// signal ─> not ready ──drain_timeout──> no new streams ──stream_drain_timeout──> running streams are cut
+///           another leads                no more waiting
 ///           second signal at any point: out at once, by `StopSignals`
 /// ```
 pub(crate) async fn serve(
@@ -60,13 +61,14 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_reply, tls, registry, admission, view, gate, pool_known, in_force, tasks } = parts;
+    let Parts { flags, service, max_reply, tls, registry, admission, view, gate, followed, in_force, tasks } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
     let addresses = (ext_proc.local_addr()?, health.local_addr()?, metrics.local_addr()?);
 
-    let readiness = Readiness::default();
+    let leadership = followed.as_ref().and_then(|followed| followed.leadership.clone());
+    let readiness = Readiness::new(leadership.is_some());
     let (acceptor, follower) = tls.map_or((None, None), |Tls { acceptor, follower }| (Some(acceptor), follower));
     if let Some(follower) = follower.filter(|_| flags.enable_cert_reload) {
         follower.register(&registry).context("registering metrics")?;
@@ -87,9 +89,16 @@ pub(crate) async fn serve(
         // A dropped sender also means stop.
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     tokio::pin!(server);
-    match pool_known {
-        Some(known) => tasks.spawn("readiness", Criticality::Critical, readiness.clone().follow(known)),
+    match followed {
+        Some(Followed { known, .. }) => {
+            let body = readiness.clone().follow(known, Readiness::set_pool_known);
+            tasks.spawn("readiness", Criticality::Critical, body);
+        }
         None => readiness.set_pool_known(true),
+    }
+    if let Some(leadership) = &leadership {
+        let body = readiness.clone().follow(leadership.leads(), Readiness::set_leads);
+        tasks.spawn("readiness by leadership", Criticality::Critical, body);
     }
     let (ext_proc, health, metrics) = addresses;
     tracing::info!(%ext_proc, %health, %metrics, tls = flags.secure_serving, "serving");
@@ -101,6 +110,10 @@ pub(crate) async fn serve(
     };
 
     readiness.start_draining();
+    if let Some(leadership) = &leadership {
+        // At once: the other one takes over while this one still serves.
+        leadership.leave();
+    }
     tracing::info!(signal, window = ?flags.drain_timeout, "draining: no longer ready, still serving until the window ends");
     tokio::select! {
         ended = &mut server => return Err(server_ended(ended)),
@@ -127,6 +140,9 @@ pub(crate) async fn serve(
             let gone = tokio::time::timeout(CUT_TIMEOUT, all_gone(&service)).await.is_ok();
             tracing::warn!(streams, gone, "streams cut: they did not end in time");
         }
+    }
+    if let Some(leadership) = leadership {
+        leadership.left().await;
     }
     tracing::info!("stopped");
     Ok(())

@@ -14,10 +14,10 @@ use sluice_router::admission::Admission;
 use sluice_router::{
     FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SheddingGate, TenantLabels,
 };
-use tokio::sync::watch;
 
 use crate::flags::Flags;
-use crate::kubernetes::{Followed, Target};
+use crate::kubernetes::{Election, Followed, Target};
+use crate::leadership::Candidature;
 use crate::objectives::ObjectivesInForce;
 use crate::pool_view::PoolView;
 use crate::rewrites::RewritesInForce;
@@ -96,15 +96,37 @@ impl Standing {
         };
         standing.measure(registry, assembled).context("registering metrics")?;
         standing.scrape(assembled).map_err(Failure::setup)?;
-        standing.followed = target.map(|target| standing.follow_kubernetes(target, tasks)).transpose()?;
+        let election = standing.election(registry, assembled)?;
+        let follow = |target| standing.follow_kubernetes(target, election, tasks);
+        standing.followed = target.map(follow).transpose()?;
         Ok(standing)
     }
 
-    fn follow_kubernetes(&self, target: Target, tasks: &Tasks) -> Result<Followed, Failure> {
+    /// None where every picker serves.
+    fn election(&self, registry: &Registry, assembled: &Assembled) -> anyhow::Result<Option<Election>> {
+        let populate_standbys = assembled.populate_standbys;
+        let elects = self.flags.ha_enable_leader_election;
+        if elects && assembled.discovery.is_some() {
+            tracing::warn!("--ha-enable-leader-election: has no effect where endpoints come from a file");
+        }
+        if !elects && !populate_standbys {
+            tracing::warn!("haPopulateNonLeaderDatastore=false: has no effect without --ha-enable-leader-election");
+        }
+        if !elects || assembled.discovery.is_some() {
+            return Ok(None);
+        }
+        let candidature = Candidature::register(&self.flags, self.clock.clone(), self.admission.clone(), registry)?;
+        Ok(Some(Election { candidature, populate_standbys }))
+    }
+
+    fn follow_kubernetes(
+        &self,
+        target: Target,
+        election: Option<Election>,
+        tasks: &Tasks,
+    ) -> Result<Followed, Failure> {
         let (objectives, rewrites) = (self.objectives.clone(), self.rewrites.clone());
-        // Nobody is elected: all say the same.
-        let (_, leads) = watch::channel(true);
-        let followed = kubernetes::start(target, Arc::clone(&self.table), objectives, rewrites, leads, tasks);
+        let followed = kubernetes::start(target, Arc::clone(&self.table), objectives, rewrites, election, tasks);
         followed.map_err(|error| Failure::setup(format!("no access to a Kubernetes API server: {error:#}")))
     }
 

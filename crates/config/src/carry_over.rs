@@ -35,6 +35,7 @@ struct BoundedGate {
 pub(crate) struct Fixed {
     discovery: Option<Discovery>,
     flow_control: bool,
+    populate_standbys: bool,
     legacy_names: bool,
 }
 
@@ -43,6 +44,7 @@ impl Fixed {
         Self {
             discovery: discovery.cloned(),
             flow_control: matches!(resolved.admission, ResolvedAdmission::FlowControl(_)),
+            populate_standbys: resolved.populate_standbys,
             legacy_names: resolved.settings.metrics.legacy_names,
         }
     }
@@ -58,13 +60,16 @@ impl Previous {
         document: &Document,
         diagnostics: &mut Diagnostics,
     ) {
-        let Fixed { discovery, flow_control, legacy_names } = &self.fixed;
+        let Fixed { discovery, flow_control, populate_standbys, legacy_names } = &self.fixed;
         let mut refuse = |place: Place, what: &str| {
             let remark = Remark::new(format!("{what} cannot change while the process runs"));
             diagnostics.error(place, remark.hint("restart the process, or set it back"));
         };
         if fixed.flow_control != *flow_control {
             refuse(document.place_at(&["featureGates"]), "the feature gate flowControl");
+        }
+        if fixed.populate_standbys != *populate_standbys {
+            refuse(document.place_at(&["featureGates"]), "the feature gate haPopulateNonLeaderDatastore");
         }
         if fixed.discovery != *discovery {
             let plugin = resolved.discovery.map(|reference| resolved.instances[reference.value].node);

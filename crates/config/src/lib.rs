@@ -86,6 +86,8 @@ pub struct Assembled {
     /// Headers that name the tenant of a request without a fairness id, the first non-empty one counting; in lower
     /// case.
     pub tenant_headers: Vec<String>,
+    /// Replicas that do not lead keep up with the cluster, too.
+    pub populate_standbys: bool,
     pub settings: Settings,
     /// A configuration that says the same, with everything filled in that was left out, parameters of plugins among it.
     pub effective: serde_json::Value,
@@ -145,6 +147,7 @@ fn load_after(
                 token_estimate,
                 load_producer,
                 tenant_headers,
+                populate_standbys,
                 effective,
                 files,
                 as_previous,
@@ -160,6 +163,7 @@ fn load_after(
                 token_estimate,
                 load_producer,
                 tenant_headers,
+                populate_standbys,
                 settings,
                 effective,
                 warnings,

@@ -1,6 +1,7 @@
 //! The endpoints, what is booked on each, and who waits for room on one of them.
 
 mod endpoint;
+mod inheritance;
 mod outlook;
 
 use std::cmp::Reverse;
@@ -19,6 +20,7 @@ use crate::ticket::Ticket;
 
 use self::endpoint::EndpointState;
 pub use self::endpoint::EndpointStats;
+use self::inheritance::Inheritance;
 pub(crate) use self::outlook::Outlook;
 
 /// The order in which parked tickets are offered room: highest band, then lowest key.
@@ -57,6 +59,9 @@ pub(crate) struct Pool {
     leaving: PerPartition<u64>,
     /// For each endpoint with room, the parked ticket it is offered to first.
     ready: BTreeSet<(ParkRank, EndpointKey)>,
+    inheritance: Option<Inheritance>,
+    /// [`Pool::booking_limits`] are others than when that was last asked.
+    limits_changed: bool,
 }
 
 impl Pool {
@@ -71,6 +76,8 @@ impl Pool {
             readings: PerPartition::default(),
             leaving: PerPartition::default(),
             ready: BTreeSet::new(),
+            inheritance: None,
+            limits_changed: false,
         }
     }
 
@@ -115,8 +122,9 @@ impl Pool {
 
     /// Takes note of what an endpoint says of itself; tells whether that makes a difference.
     pub(crate) fn scraped(&mut self, now: Time, key: EndpointKey, sample: &Scraped) -> bool {
+        let inherits = self.inherit(now, key, sample);
         let Some(state) = self.endpoints.get(&key).filter(|state| state.in_pool) else { return false };
-        let Some(estimate) = self.saturation.estimate_mut() else { return false };
+        let Some(estimate) = self.saturation.estimate_mut() else { return inherits };
         estimate.scraped(now, &state.facts, sample);
         self.refresh_readings();
         true
@@ -222,12 +230,17 @@ impl Pool {
         let state = self.endpoint(key)?;
         let mut others = state.load.plus(state.reserved);
         others.sub(own_reservation);
-        Some(state.limit.has_room(others.plus(taken)))
+        Some(state.open_limit().has_room(others.plus(taken)))
     }
 
     /// The endpoints of the present pool, each with the most that may be booked on it.
     pub(crate) fn booking_limits(&self) -> impl Iterator<Item = (&Arc<Endpoint>, BookingLimit)> {
-        self.present.iter().filter_map(|&key| self.endpoint(key)).map(|state| (&state.endpoint, state.limit))
+        self.present.iter().filter_map(|&key| self.endpoint(key)).map(|state| (&state.endpoint, state.open_limit()))
+    }
+
+    /// Whether those have changed with time or by what endpoints said, told once.
+    pub(crate) const fn limits_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.limits_changed, false)
     }
 
     /// Puts the present pool in place of the old one. Parked tickets have to be parked anew.
@@ -262,6 +275,7 @@ impl Pool {
                     limit,
                     in_pool: true,
                     load: Load::default(),
+                    inherited: 0,
                     reserved: Load::default(),
                     parked: BTreeSet::new(),
                     ready: None,
@@ -298,6 +312,9 @@ impl Pool {
     ) {
         self.estimates = saturation.estimate().is_some();
         self.saturation = saturation;
+        if self.estimates {
+            self.forget_inherited();
+        }
         for (partitions, tokens) in charges {
             self.saturation.charge(partitions, tokens);
         }
@@ -312,7 +329,7 @@ impl Pool {
 
     fn reset_saturation(&mut self, now: Time, starts: impl IntoIterator<Item = (EndpointKey, Time)>) {
         let states: Vec<_> = self.present.iter().map(|key| &self.endpoints[key]).collect();
-        let facts: Vec<_> = states.iter().map(|state| (state.facts, state.load)).collect();
+        let facts: Vec<_> = states.iter().map(|state| (state.facts, state.weight(state.load))).collect();
         self.saturation.reset(&facts);
         self.leaving = PerPartition::default();
         if let Some(estimate) = self.saturation.estimate_mut() {
@@ -367,11 +384,11 @@ impl Pool {
             debug_assert!(false, "load changed on an endpoint that was forgotten");
             return;
         };
-        let (before, leaving_before) = (state.load, state.units_leaving(&**saturation));
+        let (before, leaving_before) = (state.weight(state.load), state.units_leaving(&**saturation));
         change(&mut state.load);
         if state.in_pool {
             state.update_leaving(leaving, leaving_before, &**saturation);
-            saturation.load_changed(&state.facts, before, state.load);
+            saturation.load_changed(&state.facts, before, state.weight(state.load));
             self.refresh_readings();
             self.refresh_ready(key);
         } else if state.is_idle() {
@@ -488,6 +505,7 @@ impl Pool {
         let stats = |state: &EndpointState| EndpointStats {
             in_pool: state.in_pool,
             load: state.load,
+            inherited: state.inherited,
             reserved: state.reserved,
             limit: state.limit,
             seen: estimate.filter(|_| state.in_pool).and_then(|estimate| estimate.seen(now, state.facts.key)),

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_core::Endpoint;
 
@@ -15,6 +16,10 @@ pub enum Signal {
     /// Another configuration, and the priorities that objectives name with it; none if those stay as they are. Smaller
     /// limits drop nobody.
     Reload { config: Box<Config>, desired: Option<DesiredPriorities> },
+    /// This process takes over from another one, whose requests may still run. What endpoints say is `stale` after so long;
+    /// for twice that time an endpoint weighs the larger of what is booked on it and what it says that it runs and has
+    /// waiting, unless saturation goes by what endpoints say anyway.
+    Inherit { stale: Duration },
     /// Admission closes: waiting requests end at once and new ones are refused; started ones go on.
     Drain,
     /// As [`Signal::Drain`], and every started request is revoked.

@@ -37,7 +37,7 @@ impl Running {
         let candidate = kubernetes.candidate("test", LEASE.into(), identity.into(), TIMINGS, clock);
         let (changed, leads) = watch::channel(false);
         let (leave, left) = oneshot::channel();
-        let run = candidate.run(move |leads| drop(changed.send_replace(leads)), async { left.await.unwrap_or(()) });
+        let run = candidate.run(move |leads| _ = changed.send_replace(leads), async { left.await.unwrap_or(()) });
         Ok(Self { leads, leave: Some(leave), task: tokio::spawn(run) })
     }
 

@@ -107,10 +107,15 @@ impl Cluster {
     }
 
     pub(crate) async fn health(&self, service: &str) -> Result<ServingStatus> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.picker.health()))?;
-        let mut client = HealthClient::new(endpoint.connect().await?);
-        Ok(client.check(HealthCheckRequest { service: service.to_owned() }).await?.into_inner().status())
+        health(&self.picker, service).await
     }
+}
+
+/// What `picker` says of the service on its health port.
+pub(crate) async fn health(picker: &Picker, service: &str) -> Result<ServingStatus> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", picker.health()))?;
+    let mut client = HealthClient::new(endpoint.connect().await?);
+    Ok(client.check(HealthCheckRequest { service: service.to_owned() }).await?.into_inner().status())
 }
 
 fn program() -> &'static Path {

@@ -4,6 +4,7 @@
 mod access;
 mod churn;
 mod cluster;
+mod leading;
 mod objectives;
 mod pool;
 mod rewrites;

@@ -47,7 +47,7 @@ impl Assembler<'_, '_> {
         } else if !resolved.metrics.inject_defaults {
             data_layer.insert("injectDefaults".to_owned(), false.into());
         }
-        let (gates, section) = match (&resolved.admission, flow_control) {
+        let (mut gates, section) = match (&resolved.admission, flow_control) {
             (ResolvedAdmission::FlowControl(section), Some(built)) => {
                 (vec!["flowControl"], self.flow_control_section(section, built))
             }
@@ -56,6 +56,9 @@ impl Assembler<'_, '_> {
             }
             (ResolvedAdmission::FlowControl(_) | ResolvedAdmission::Legacy(None), _) => (vec![], json!({})),
         };
+        if !resolved.populate_standbys {
+            gates.push("haPopulateNonLeaderDatastore=false");
+        }
         json!({
             "apiVersion": API_VERSION,
             "kind": KIND,

@@ -26,13 +26,13 @@ const GATES: [(&str, Gate); 5] = [
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gates {
     pub(super) flow_control: bool,
+    pub(super) populate_standbys: bool,
 }
 
 /// Reads the items of `featureGates`: `name`, `name=true` or `name=false`; of a repeated name the last item
 /// counts.
 pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: &mut Diagnostics) -> Gates {
-    let mut flow_control = false;
-    let mut populate_non_leader = None;
+    let (mut flow_control, mut populate_standbys) = (false, true);
     for item in items {
         let mut parts = item.value.split('=');
         let name = parts.next().unwrap_or_default();
@@ -58,17 +58,13 @@ pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: 
         };
         match gate {
             Gate::FlowControl => flow_control = enabled,
-            Gate::HaPopulateNonLeaderDatastore => populate_non_leader = Some((item.node, enabled)),
+            Gate::HaPopulateNonLeaderDatastore => populate_standbys = enabled,
             Gate::Retired => {
                 diagnostics.warn(place, Remark::new(format!("the feature gate {name:?} is retired")).hint("remove it"));
             }
         }
     }
-    if let Some((node, false)) = populate_non_leader {
-        let message = "has no effect in this version, which elects no leader";
-        diagnostics.warn(document.place(node), Remark::new(message));
-    }
-    Gates { flow_control }
+    Gates { flow_control, populate_standbys }
 }
 
 /// A truth value in the notation of Go, in any case.

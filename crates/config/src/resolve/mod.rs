@@ -40,6 +40,8 @@ pub(crate) struct Resolved<'r> {
     /// In the order in which they are asked.
     pub(crate) parsers: Vec<Located<Choice>>,
     pub(crate) admission: ResolvedAdmission,
+    /// Replicas that do not lead keep up with the cluster, too.
+    pub(crate) populate_standbys: bool,
     pub(crate) settings: Settings,
 }
 
@@ -184,6 +186,7 @@ pub(crate) fn resolve<'r>(
         metrics,
         parsers,
         admission,
+        populate_standbys: gates.populate_standbys,
         settings,
     })
 }

@@ -120,7 +120,7 @@ fn warnings_do_not_depend_on_what_was_before() {
 fn what_cannot_change_is_refused_by_name_all_of_it() {
     assert_eq!(refusal(BEFORE), "ok");
     let text = "
-featureGates: [flowControl=false]
+featureGates: [flowControl=false, haPopulateNonLeaderDatastore=false]
 plugins:
   - {name: endpoints, type: test-discovery, parameters: {path: other.yaml, watch: true}}
 dataLayer: {discovery: {pluginRef: endpoints}}
@@ -128,6 +128,7 @@ sluice: {metrics: {legacyNames: false}}
 ";
     assert_snapshot!(refusal(text), @"
     c.yaml:2:15: featureGates: the feature gate flowControl cannot change while the process runs; restart the process, or set it back
+    c.yaml:2:15: featureGates: the feature gate haPopulateNonLeaderDatastore cannot change while the process runs; restart the process, or set it back
     c.yaml:4:57: plugins[0].parameters: the source of the endpoints cannot change while the process runs; restart the process, or set it back
     c.yaml:6:33: sluice.metrics.legacyNames: the names of the metrics cannot change while the process runs; restart the process, or set it back
     ");

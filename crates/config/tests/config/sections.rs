@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::support::diagnose;
+use crate::support::{accept, diagnose};
 
 #[test]
 fn only_the_version_and_kind_that_are_read_here() {
@@ -55,14 +55,20 @@ fn retired_gates_warn() {
 }
 
 #[test]
-fn gates_that_change_nothing_yet() {
-    assert_snapshot!(diagnose("featureGates: [haPopulateNonLeaderDatastore=false]"), @"
-    c.yaml:1:16: warning: featureGates[0]: has no effect in this version, which elects no leader
-    ok
-    ");
-    // The last one counts.
-    assert_snapshot!(diagnose("featureGates: [flowControl, flowControl=false]"), @"ok");
-    assert_snapshot!(diagnose("featureGates: [haPopulateNonLeaderDatastore=false, haPopulateNonLeaderDatastore]"), @"ok");
+fn of_a_gate_that_is_repeated_the_last_item_counts() {
+    for (gates, flow_control, populate_standbys) in [
+        ("[]", false, true),
+        ("[flowControl]", true, true),
+        ("[flowControl, flowControl=false]", false, true),
+        ("[haPopulateNonLeaderDatastore=false]", false, false),
+        ("[haPopulateNonLeaderDatastore=false, haPopulateNonLeaderDatastore]", false, true),
+    ] {
+        let assembled = accept(&format!("featureGates: {gates}"));
+        let found = (assembled.flow_control.is_some(), assembled.populate_standbys);
+        assert_eq!(found, (flow_control, populate_standbys), "{gates}");
+        let again = accept(&assembled.effective.to_string());
+        assert_eq!(again.populate_standbys, populate_standbys, "{gates}, as it is printed");
+    }
 }
 
 #[test]

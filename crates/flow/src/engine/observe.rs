@@ -29,6 +29,7 @@ impl Engine {
                 self.desired = desired.unwrap_or_else(|| std::mem::take(&mut self.desired));
                 self.reload(*config);
             }
+            Signal::Inherit { stale } => self.pool.start_inheriting(self.now, stale),
             Signal::Drain => self.close(),
             Signal::Shutdown => {
                 self.close();

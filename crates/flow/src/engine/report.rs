@@ -75,10 +75,15 @@ impl Engine {
         }
     }
 
-    /// The endpoints of the present pool, each with the most that may be booked on it. They change with
-    /// [`Signal::Pool`](crate::Signal::Pool) and [`Signal::Reload`](crate::Signal::Reload).
+    /// The endpoints of the present pool, each with the most that may be booked on it. They change with every
+    /// [`Signal`](crate::Signal), and when [`Engine::limits_changed`] says so.
     pub fn booking_limits(&self) -> impl Iterator<Item = (&Arc<Endpoint>, BookingLimit)> {
         self.pool.booking_limits()
+    }
+
+    /// Whether booking limits have changed with time, or by what an endpoint said, since this was last asked.
+    pub const fn limits_changed(&mut self) -> bool {
+        self.pool.limits_changed()
     }
 
     fn band_stats(&self, now: Time) -> Vec<BandStats> {

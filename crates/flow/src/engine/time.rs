@@ -29,7 +29,7 @@ impl Engine {
         let policies = [self.pool.saturation().next_change(), self.usage_limit.next_change()];
         let fairness = self.bands.iter().filter_map(|band| band.fairness.next_change(self.now));
         let due = deadline.into_iter().chain(self.revocations.next_overdue());
-        let due = due.chain(self.next_ask).chain(self.stale_watch.due());
+        let due = due.chain(self.next_ask).chain(self.stale_watch.due()).chain(self.pool.inherits_until());
         // A policy that names a time already past would keep the timer spinning.
         let just_after = Time::from_nanos(self.now.as_nanos().saturating_add(1));
         due.chain(policies.into_iter().flatten().chain(fairness).map(|time| time.max(just_after))).min()
@@ -58,6 +58,10 @@ impl Engine {
         if self.pool.saturation().next_change().is_some_and(|time| time <= self.now) {
             self.pool.advance(self.now);
             self.watch_staleness();
+            changed = true;
+        }
+        if self.pool.inherits_until().is_some_and(|time| time <= self.now) {
+            self.pool.stop_inheriting();
             changed = true;
         }
         if self.stale_watch.due().is_some_and(|time| time <= self.now) {

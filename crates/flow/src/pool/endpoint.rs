@@ -19,6 +19,8 @@ pub(crate) struct EndpointState {
     pub(super) in_pool: bool,
     /// Booked by started leases.
     pub(super) load: Load,
+    /// Requests on it that a predecessor of this process is taken to have put there.
+    pub(super) inherited: u64,
     /// Kept for granted tickets.
     pub(super) reserved: Load,
     pub(super) parked: BTreeSet<ParkRank>,
@@ -32,12 +34,22 @@ pub(crate) struct EndpointState {
 
 impl EndpointState {
     pub(super) fn has_room(&self) -> bool {
-        self.in_pool && self.limit.has_room(self.load.plus(self.reserved))
+        self.in_pool && self.open_limit().has_room(self.load.plus(self.reserved))
+    }
+
+    /// What this process may book on it, beside what it has inherited.
+    pub(super) const fn open_limit(&self) -> BookingLimit {
+        BookingLimit { requests: self.limit.requests.saturating_sub(self.inherited), tokens: self.limit.tokens }
+    }
+
+    /// What it has to do if this process has put `load` on it.
+    pub(super) const fn weight(&self, load: Load) -> Load {
+        Load { requests: load.requests.saturating_add(self.inherited), tokens: load.tokens }
     }
 
     /// Requests that could start on it if `load` were booked beside what it keeps for granted tickets.
     pub(super) const fn places_beside(&self, load: Load) -> u64 {
-        self.limit.requests.saturating_sub(load.requests + self.reserved.requests)
+        self.open_limit().requests.saturating_sub(load.requests + self.reserved.requests)
     }
 
     /// What the ends of its revoked leases are expected to take off the readings.
@@ -45,7 +57,7 @@ impl EndpointState {
         if !self.in_pool || self.revoking == Load::default() {
             return 0;
         }
-        let units = |load| saturation.endpoint_units(&self.facts, load);
+        let units = |load| saturation.endpoint_units(&self.facts, self.weight(load));
         units(self.load) - units(self.load.minus(self.revoking))
     }
 
@@ -68,6 +80,8 @@ impl EndpointState {
 pub struct EndpointStats {
     pub in_pool: bool,
     pub load: Load,
+    /// Requests that a predecessor of this process is taken to have put on it ([`crate::Signal::Inherit`]).
+    pub inherited: u64,
     /// Kept for granted tickets that had been parked.
     pub reserved: Load,
     pub limit: BookingLimit,

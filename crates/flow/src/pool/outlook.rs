@@ -59,7 +59,7 @@ impl<'a> Outlook<'a> {
     fn change(&mut self, key: EndpointKey, change: impl FnOnce(&mut Load)) {
         let Some(state) = self.pool.endpoint(key) else { return };
         let load = self.loads.entry(key).or_insert_with(|| state.load.minus(state.revoking));
-        let units = |load| self.pool.saturation.endpoint_units(&state.facts, load);
+        let units = |load| self.pool.saturation.endpoint_units(&state.facts, state.weight(load));
         let before = units(*load);
         change(load);
         let after = units(*load);

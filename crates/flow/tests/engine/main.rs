@@ -8,6 +8,7 @@ mod evict_where;
 mod falsified;
 mod first_chunk;
 mod harness;
+mod inherit;
 mod least_attained;
 mod observe_desired;
 mod observe_drain;

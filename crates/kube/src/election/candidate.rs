@@ -63,7 +63,7 @@ impl Candidate {
         let mut leaving = false;
         loop {
             let now = self.clock.now();
-            self.tell(self.election.leads(now), &mut changed);
+            self.tell(self.election.leads(now), leaving, &mut changed);
             match self.election.step(now, Timestamp::now()) {
                 Step::Wait(until) => {
                     let wait = tokio::time::sleep(until.saturating_since(now));
@@ -134,13 +134,15 @@ impl Candidate {
         }
     }
 
-    fn tell(&mut self, leads: bool, changed: &mut impl FnMut(bool)) {
+    fn tell(&mut self, leads: bool, leaving: bool, changed: &mut impl FnMut(bool)) {
         let holder = self.election.holder();
         if self.told.leads != leads {
             self.told.leads = leads;
             let (lease, identity) = (&self.lease, &self.identity);
             if leads {
                 tracing::info!(lease, identity, "this picker leads");
+            } else if leaving {
+                tracing::info!(lease, identity, "this picker lets another one lead");
             } else {
                 tracing::warn!(lease, identity, holder, "this picker leads no more");
             }

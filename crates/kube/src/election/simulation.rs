@@ -29,15 +29,15 @@ const WITHOUT_LEADER: u64 = 17_200 * 1_000_000 / SPEEDS.start;
 #[derive(Debug)]
 enum Event {
     Wake { node: usize },
-    Arrives { node: usize, request: u64, what: Box<Step>, answer_delay: Option<u64> },
+    Arrives { node: usize, request: u64, what: Step, answer_delay: Option<u64> },
     Answered { node: usize, request: u64, answer: Answer },
     TimesOut { node: usize, request: u64 },
 }
 
 #[derive(Debug)]
 enum Answer {
-    Read(Option<Lease>),
-    Written(Lease),
+    Read(Option<Box<Lease>>),
+    Written(Box<Lease>),
     Outdated,
 }
 
@@ -148,7 +148,7 @@ impl World {
     fn happen(&mut self, event: Event) {
         let node = match event {
             Event::Arrives { node, request, what, answer_delay } => {
-                let answer = self.serve(*what);
+                let answer = self.serve(what);
                 if let Some(delay) = answer_delay {
                     self.after(delay, Event::Answered { node, request, answer });
                 }
@@ -172,8 +172,8 @@ impl World {
                     return;
                 }
                 match answer {
-                    Answer::Read(lease) => election.read(local, lease),
-                    Answer::Written(lease) => election.written(local, lease),
+                    Answer::Read(lease) => election.read(local, lease.map(|lease| *lease)),
+                    Answer::Written(lease) => election.written(local, *lease),
                     Answer::Outdated => election.outdated(local),
                 }
             }
@@ -190,15 +190,15 @@ impl World {
     }
 
     fn serve(&mut self, request: Step) -> Answer {
-        let Step::Write(lease) = request else { return Answer::Read(self.lease.clone()) };
-        let mut lease = *lease;
+        let Step::Write(lease) = request else { return Answer::Read(self.lease.clone().map(Box::new)) };
+        let mut lease = lease;
         let version = |lease: &Lease| lease.metadata.resource_version.clone();
         if version(&lease) != self.lease.as_ref().and_then(version) {
             return Answer::Outdated;
         }
         self.version += 1;
         lease.metadata.resource_version = Some(self.version.to_string());
-        self.lease = Some(lease.clone());
+        self.lease = Some((*lease).clone());
         Answer::Written(lease)
     }
 
@@ -259,7 +259,7 @@ impl World {
         }
         // What does not get there is not answered either.
         if let Some(delay) = there {
-            self.after(delay, Event::Arrives { node, request, what: Box::new(what), answer_delay: back });
+            self.after(delay, Event::Arrives { node, request, what, answer_delay: back });
         }
     }
 }

@@ -142,6 +142,9 @@ impl Shared {
             let guard = ExitOnPanic::arm();
             let now = self.clock.now();
             let result = change(&mut state, now);
+            if state.engine.limits_changed() {
+                show_limits(&state.engine);
+            }
             state.deliver(&mut later);
             let next = state.engine.next_wakeup().unwrap_or(Time::MAX);
             let earlier = next < state.armed;
@@ -197,9 +200,7 @@ impl Shared {
     pub(super) fn observe(&self, signal: Signal) {
         self.call(|engine, now| {
             engine.observe(now, signal);
-            for (endpoint, limit) in engine.booking_limits() {
-                endpoint.load().set_limits(limit.requests, limit.tokens);
-            }
+            show_limits(engine);
         });
     }
 
@@ -245,6 +246,13 @@ impl Shared {
     #[cfg(not(loom))]
     pub(super) fn now(&self) -> Time {
         self.clock.now()
+    }
+}
+
+/// Whoever looks for an endpoint goes by what it shows.
+fn show_limits(engine: &Engine) {
+    for (endpoint, limit) in engine.booking_limits() {
+        endpoint.load().set_limits(limit.requests, limit.tokens);
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rand::SeedableRng;
 use sluice_core::{
-    BoxFuture, Clock, Criticality, DropReason, Endpoint, EndpointId, EndpointUid, FlowKey, Priority, Spawn, Tasks,
-    TerminationCause, Time,
+    BoxFuture, Clock, Criticality, DropReason, Endpoint, EndpointId, EndpointUid, FlowKey, Priority, Scraped, Spawn,
+    Tasks, TerminationCause, Time,
 };
 use sluice_flow::{
     Ask, BandConfig, Config, Eligibility, Ended, EvictionConfig, Outcome, RevokeCause, Signal, Stage,
@@ -119,6 +119,21 @@ async fn whoever_waits_is_woken_when_a_place_is_free() {
     drop(permit.expect("it is let in"));
     let stats = admission.stats();
     assert_eq!((stats.leases.granted, stats.leases.started), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_successor_shows_the_room_that_its_predecessor_has_left_until_the_time_is_over() {
+    let server = endpoint("a");
+    let (admission, clock) = admission(config(), &[Arc::clone(&server)]);
+    admission.observe(Signal::Inherit { stale: Duration::from_secs(1) });
+    assert!(server.load().has_room());
+    server.set_scraped(Scraped { running: Some(1), ..Scraped::at(clock.now()) });
+    admission.scraped(&server);
+    assert!(!server.load().has_room());
+    let permit = admission.admit(ask(0)).await.expect("it is let in");
+    assert_eq!(clock.now(), Time::from_secs(2));
+    assert!(server.load().has_room());
+    drop(permit);
 }
 
 #[tokio::test(start_paused = true)]
