@@ -5,6 +5,7 @@ use sluice_core::{Scraped, Time};
 use super::Engine;
 use crate::effect::Effect;
 use crate::load::EndpointKey;
+use crate::stale::StaleWatch;
 
 impl Engine {
     /// The endpoint was scraped, and has said this.
@@ -31,9 +32,13 @@ impl Engine {
         self.effects.extend(endpoints.into_iter().map(|endpoint| Effect::Scrape { endpoint }));
     }
 
-    /// Says it when the number of silent endpoints has become another.
+    /// Says it when the number of silent endpoints has become another. A detector that does not go by what endpoints say
+    /// knows of no silence and of no end of one.
     pub(super) fn watch_staleness(&mut self) {
-        let stale = self.pool.estimate().map_or(0, |estimate| estimate.stale_endpoints());
+        let Some(stale) = self.pool.estimate().map(|estimate| estimate.stale_endpoints()) else {
+            self.stale_watch = StaleWatch::default();
+            return;
+        };
         if self.stale_watch.note(self.now, stale) {
             self.effects.push_back(Effect::Stale { stale, endpoints: self.pool.len() });
         }

@@ -195,6 +195,19 @@ fn a_gate_closes_when_news_fails_to_come_and_says_so() {
 }
 
 #[test]
+fn metrics_are_not_said_to_be_fresh_again_when_nobody_goes_by_them_any_more() {
+    let mut rig = rig(UtilizationDetector::default(), 1);
+    let stale = [Effect::Stale { stale: 1, endpoints: 1 }];
+    rig.at_millis(1).queue(ask("a", 0));
+    assert_eq!(rig.at_millis(1_001).on_time(), stale);
+    let reload = |config| Signal::Reload { config: Box::new(config), desired: None };
+    assert_eq!(granted(&rig.at_millis(20_000).observe(reload(plain()))).len(), 1);
+    assert_eq!(rig.at_millis(40_000).on_time(), []);
+    rig.observe(reload(going_by_scrapes(UtilizationDetector::default())));
+    assert_eq!(rig.at_millis(41_000).on_time(), stale);
+}
+
+#[test]
 fn nothing_is_held_back_for_want_of_news_where_that_is_ignored() {
     let detector = UtilizationDetector { staleness_policy: StalenessPolicy::Ignore, ..UtilizationDetector::default() };
     let mut rig = rig(detector, 1);
