@@ -22,6 +22,11 @@ pub enum Criticality {
 /// name, and applies `criticality` when it ends.
 pub trait Spawn: Send + Sync {
     fn spawn(&self, name: &'static str, criticality: Criticality, body: BoxFuture);
+
+    /// The same on a thread of its own, if there are threads to be had.
+    fn spawn_apart(&self, name: &'static str, criticality: Criticality, body: BoxFuture) {
+        self.spawn(name, criticality, body);
+    }
 }
 
 /// The only way to start a task.
@@ -35,6 +40,17 @@ impl Tasks {
 
     pub fn spawn(&self, name: &'static str, criticality: Criticality, body: impl Future<Output = ()> + Send + 'static) {
         self.0.spawn(name, criticality, Box::pin(body));
+    }
+
+    /// For a task that is to hold up no other and to be held up by none, however busy either is; `name` is at most 15 bytes
+    /// long. It ends with the process if not before.
+    pub fn spawn_apart(
+        &self,
+        name: &'static str,
+        criticality: Criticality,
+        body: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.0.spawn_apart(name, criticality, Box::pin(body));
     }
 }
 

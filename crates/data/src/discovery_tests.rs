@@ -224,7 +224,7 @@ fn the_thread_ends_with_the_tasks() {
 #[test]
 fn the_log_tells_of_each_change_and_of_its_end() {
     let lines = Lines::default();
-    tracing::subscriber::with_default(lines.clone(), || {
+    lines.hear(|| {
         let file = FollowedFile::new("e.yaml".into(), "endpoint file", MAX_BYTES);
         let mut pool = Pool { file, table: Arc::default() };
         let told = |text: &str| lines.take().iter().any(|(level, line)| *level == Level::ERROR && line.contains(text));

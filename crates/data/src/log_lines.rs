@@ -1,12 +1,21 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use tracing::Level;
+use tracing::{Dispatch, Level};
 
-/// Collects what this project logs, all fields of an event in one text. Set it as the subscriber of a test.
+/// Collects what this project logs, all fields of an event in one text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl Lines {
+    /// Collects what `work` logs on this thread.
+    pub(crate) fn hear<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Where there is one subscriber only, an event that is logged for the first time on a thread that has none is never
+        // heard of again, on no thread. Tests run side by side: so there are two.
+        static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Lines::default()));
+        LazyLock::force(&ANOTHER);
+        tracing::subscriber::with_default(self.clone(), work)
+    }
+
     /// What was logged since the last call.
     pub(crate) fn take(&self) -> Vec<(Level, String)> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))

@@ -244,7 +244,7 @@ mod tests {
         };
         let (table, lines) = (EndpointTable::default(), Lines::default());
         let warnings = |specs: Vec<EndpointSpec>| {
-            tracing::subscriber::with_default(lines.clone(), || table.replace(specs));
+            lines.hear(|| table.replace(specs));
             lines.take().into_iter().map(|(_, line)| line).collect::<Vec<_>>()
         };
         let told = warnings(vec![limited("a", "many"), limited("b", "0"), limited("c", "7"), spec("d", "1", 1)]);

@@ -97,7 +97,7 @@ impl Page {
         &self,
         address: SocketAddr,
         kept: Option<Connection>,
-    ) -> Result<(Vec<u8>, Option<Connection>), ReadError> {
+    ) -> Result<(Bytes, Option<Connection>), ReadError> {
         let read = tokio::time::timeout(DEADLINE, self.read_over(address, kept));
         read.await.unwrap_or(Err(ReadError::Deadline))
     }
@@ -106,7 +106,7 @@ impl Page {
         &self,
         endpoint: SocketAddr,
         kept: Option<Connection>,
-    ) -> Result<(Vec<u8>, Option<Connection>), ReadError> {
+    ) -> Result<(Bytes, Option<Connection>), ReadError> {
         let address = SocketAddr::new(endpoint.ip(), self.port.unwrap_or_else(|| endpoint.port()));
         let tls = self.tls.as_ref().map(|current| current.load_full());
         if let Some(kept) = kept.filter(|kept| kept.is_secured_by(tls.as_ref())) {
@@ -185,7 +185,7 @@ impl Connection {
         }
     }
 
-    async fn get(mut self, request: Request<Empty<Bytes>>) -> Result<(Vec<u8>, Option<Self>), Failed> {
+    async fn get(mut self, request: Request<Empty<Bytes>>) -> Result<(Bytes, Option<Self>), Failed> {
         let Self { requests, driver, .. } = &mut self;
         let answered = AtomicBool::new(false);
         let exchange = async {
@@ -221,8 +221,8 @@ async fn alongside<D: Future, E: Future>(mut driver: Pin<&mut D>, exchange: E) -
 }
 
 /// The body of a good response, unpacked.
-async fn take_page(response: Response<Incoming>) -> Result<Vec<u8>, ReadError> {
-    let (head, mut body) = response.into_parts();
+async fn take_page(response: Response<Incoming>) -> Result<Bytes, ReadError> {
+    let (head, body) = response.into_parts();
     if head.status.is_redirection() {
         let to = head.headers.get(LOCATION).map(HeaderValue::as_bytes).unwrap_or_default();
         return Err(ReadError::Redirect { status: head.status, to: String::from_utf8_lossy(to).into_owned() });
@@ -231,19 +231,45 @@ async fn take_page(response: Response<Incoming>) -> Result<Vec<u8>, ReadError> {
         return Err(ReadError::Status(head.status));
     }
     let packed = is_packed(head.headers.get(CONTENT_ENCODING))?;
+    let page = collect(body).await?;
+    if packed { unpack(&page).map(Bytes::from) } else { Ok(page) }
+}
+
+/// The whole body; without a copy if it comes in one piece, as it does where it fits into [`READ_BUFFER`] and the network
+/// has delivered all of it by the time it is read.
+async fn collect(mut body: Incoming) -> Result<Bytes, ReadError> {
     let length = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if length > MAX_PAGE {
         return Err(ReadError::TooLarge);
     }
+    let first = next_piece(&mut body).await?.unwrap_or_default();
+    let mut next = next_piece(&mut body).await?;
+    if next.is_none() {
+        return Ok(first);
+    }
     let mut page = Vec::with_capacity(length);
-    while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(ReadError::Broken)?.into_data() else { continue };
+    page.extend_from_slice(&first);
+    // Each piece goes before the next is read: the connection can use its buffer again.
+    drop(first);
+    while let Some(piece) = next.take() {
         if page.len() + piece.len() > MAX_PAGE {
             return Err(ReadError::TooLarge);
         }
         page.extend_from_slice(&piece);
+        drop(piece);
+        next = next_piece(&mut body).await?;
     }
-    if packed { unpack(&page) } else { Ok(page) }
+    Ok(page.into())
+}
+
+/// At most [`READ_BUFFER`] long.
+async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, ReadError> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(piece) = frame.map_err(ReadError::Broken)?.into_data() {
+            return Ok(Some(piece));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a body is packed with gzip, which some servers do unasked.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
+use hyper::body::Bytes;
 use rand::rngs::SmallRng;
 use sluice_core::{Clock, Endpoint, Scraped, Time};
 
@@ -87,7 +88,7 @@ impl Drop for Target {
 struct Ended {
     serial: u64,
     began: Time,
-    read: Result<(Vec<u8>, Option<Connection>), ReadError>,
+    read: Result<(Bytes, Option<Connection>), ReadError>,
 }
 
 enum Event {

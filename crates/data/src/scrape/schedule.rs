@@ -15,13 +15,15 @@ use sluice_core::Time;
 
 /// Two scrapes of one endpoint begin at least this far apart, whoever asks.
 pub(super) const MIN_GAP: Duration = Duration::from_millis(5);
+/// Scrapes by schedule begin at multiples of this, so that one wake-up of the process serves several endpoints.
+const TICK: Duration = Duration::from_millis(5);
 /// The longest pause of an endpoint that does not answer, unless the interval itself is longer.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// The scrapes of many endpoints, each known by its [serial](sluice_core::Endpoint::serial).
 ///
 /// * Endpoints keep out of step: the first interval of each is cut at random, and every one is up to a tenth longer or
-///   shorter than told.
+///   shorter than told. Those whose turns are next to each other have them together, at a [`TICK`].
 /// * One that takes longer than an interval to answer is left alone for as long as it took.
 /// * One that fails is asked again after an interval, then after two, four and so on. The first answer ends that.
 #[derive(Debug)]
@@ -112,18 +114,19 @@ impl Schedule {
         entry.failures = if answered { 0 } else { failures_before.saturating_add(1) };
 
         let at = if !answered {
-            now.saturating_add(jittered(pause(self.interval, failures_before), rng))
+            nearest_tick(now.saturating_add(jittered(pause(self.interval, failures_before), rng)))
         } else if again {
             now.max(began.saturating_add(MIN_GAP))
         } else {
             let interval = if first_answer {
-                self.interval.mul_f64(rng.random_range(0.0..=1.0)).max(MIN_GAP)
+                self.interval.mul_f64(rng.random_range(0.0..=1.0))
             } else {
                 jittered(self.interval, rng)
             };
             let took = now.saturating_since(began);
             let rest = if took > self.interval { took } else { Duration::ZERO };
-            began.saturating_add(interval).max(now.saturating_add(rest))
+            let due = nearest_tick(began.saturating_add(interval));
+            due.max(began.saturating_add(MIN_GAP)).max(now.saturating_add(rest))
         };
         entry.state = State::Due(at);
         self.due.insert((at, serial));
@@ -135,6 +138,12 @@ impl Schedule {
 fn pause(interval: Duration, failures: u32) -> Duration {
     let doubled = interval.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX));
     doubled.min(MAX_PAUSE.max(interval))
+}
+
+/// The multiple of [`TICK`] next to `time`.
+fn nearest_tick(time: Time) -> Time {
+    let tick = u64::try_from(TICK.as_nanos()).unwrap_or(u64::MAX);
+    Time::from_nanos((time.as_nanos().saturating_add(tick / 2) / tick).saturating_mul(tick))
 }
 
 /// Up to a tenth more or less.

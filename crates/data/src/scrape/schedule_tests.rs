@@ -21,8 +21,9 @@ fn pause_after(schedule: &Schedule, now: Time) -> Duration {
     schedule.next_due().unwrap().saturating_since(now)
 }
 
+/// A tenth and half a tick more or less, and as much as rounding may cost.
 fn about(expected: Duration) -> std::ops::RangeInclusive<Duration> {
-    expected.mul_f64(0.899)..=expected.mul_f64(1.101)
+    expected.mul_f64(0.899) - TICK / 2..=expected.mul_f64(1.101) + TICK / 2
 }
 
 /// A schedule with one endpoint whose first scrape has been answered at `now`.
@@ -68,6 +69,28 @@ fn the_first_interval_is_cut_at_random_and_the_others_are_about_what_was_asked()
         let before = firsts.iter().filter(|first| **first < at(5 * tenth)).count() as u64;
         assert!(before.abs_diff(10 * tenth) <= 15, "{before} of 100 in {tenth} tenths");
     }
+}
+
+#[test]
+fn many_endpoints_are_scraped_at_few_points_in_time_and_as_often_as_was_asked() {
+    const ENDPOINTS: u64 = 100;
+    let mut schedule = Schedule::new(INTERVAL);
+    let mut rng = rng();
+    (0..ENDPOINTS).for_each(|serial| schedule.add(at(0), serial));
+    let (mut begun, until) = (BTreeMap::<Time, u64>::new(), at(10_000));
+    while let Some(due) = schedule.next_due().filter(|due| *due < until) {
+        let serial = schedule.take_due(due).unwrap();
+        *begun.entry(due).or_default() += 1;
+        schedule.finished(due.saturating_add(Duration::from_millis(1)), serial, true, &mut rng);
+    }
+    let points = u64::try_from(begun.len()).unwrap();
+    let ticks = until.as_nanos() / u64::try_from(TICK.as_nanos()).unwrap();
+    assert!(points <= ticks, "{points} points in time, {ticks} ticks");
+    let scrapes: u64 = begun.values().sum();
+    assert!(scrapes.abs_diff(ENDPOINTS * 200) <= ENDPOINTS * 200 / 100, "{scrapes} scrapes");
+    // Once their first intervals are over they are out of step.
+    let at_once = begun.range(at(100)..).map(|(_, count)| *count).max().unwrap();
+    assert!(at_once <= ENDPOINTS / 4, "{at_once} at once");
 }
 
 #[test]
@@ -239,7 +262,7 @@ proptest! {
             for (serial, seen) in &pool {
                 let due = schedule.due.iter().find(|(_, of)| of == serial).map(|(due, _)| *due);
                 prop_assert_eq!(due.is_none(), seen.running);
-                let latest = if seen.failing { MAX_PAUSE.mul_f64(1.1) } else { now.saturating_since(at(0)).max(INTERVAL.mul_f64(1.1)) };
+                let latest = if seen.failing { MAX_PAUSE.mul_f64(1.1) + TICK } else { now.saturating_since(at(0)).max(INTERVAL.mul_f64(1.1) + TICK) };
                 prop_assert!(due.is_none_or(|due| due.saturating_since(now) <= latest));
             }
             prop_assert_eq!(schedule.endpoints.len(), pool.len());

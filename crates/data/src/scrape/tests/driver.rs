@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus::{Registry, TextEncoder};
-use sluice_core::{Clock as _, Endpoint, SystemClock, Tasks};
+use sluice_core::{Clock as _, Endpoint, SystemClock, Tasks, Time};
 use tracing::Level;
 
 use super::server::{Answer, Server, TestTasks, eventually, spec};
@@ -159,16 +159,18 @@ async fn an_endpoint_that_fails_is_asked_less_and_less_and_holds_up_no_other() {
     let (good, hung) = (Server::start(Answer::vllm(1, 1)).await, Server::start(Answer::Nothing).await);
     let broken = Server::start(Answer::Close(Vec::new())).await;
     let pool = [spec("good", good.address), spec("hung", hung.address), spec("broken", broken.address)];
+    let clock = SystemClock::start();
     let _rig = Rig::start(INTERVAL, pool);
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    // A busy machine makes them fewer, not more.
-    let [good, broken, hung_requests] = [&good, &broken, &hung].map(|server| server.requests().len());
-    assert!((10..=35).contains(&good), "{good}");
-    // At 0, then after 50, 100, 200, 400 and 800 ms.
-    assert!((2..=6).contains(&broken) && broken < good, "{broken} and {good}");
-    // It takes the whole deadline to find out.
-    assert!((1..=2).contains(&hung_requests), "{hung_requests}");
-    assert!(hung.connections().1 <= 1);
+    let (good, hung, broken) = (|| good.requests().len(), || hung.requests().len(), || broken.requests().len());
+    // Were one waited for before the next is asked, the good one would be asked once for each time that the hung one is.
+    eventually("the good one is asked while another one hangs", || good() >= 6).await;
+    let passed = clock.now().saturating_since(Time::ZERO);
+    assert!(hung() as u64 <= 1 + passed.as_secs(), "it takes the whole deadline to find out: {} in {passed:?}", hung());
+
+    eventually("the broken one is asked", || broken() >= 5).await;
+    // After 50, 100, 200 and 400 ms, each a tenth and half a tick shorter at most. A busy machine takes longer.
+    let passed = clock.now().saturating_since(Time::ZERO);
+    assert!(passed >= Duration::from_millis(750 * 9 / 10 - 10), "five times in {passed:?}");
 }
 
 #[tokio::test]
@@ -197,12 +199,13 @@ async fn a_request_out_of_turn_is_served_at_once() {
 async fn an_endpoint_that_leaves_is_not_asked_again_not_even_in_mid_scrape() {
     let (calm, hung) = (Server::start(Answer::vllm(1, 1)).await, Server::start(Answer::Nothing).await);
     let rig = Rig::start(INTERVAL, [spec("calm", calm.address), spec("hung", hung.address)]);
-    eventually("both are asked", || rig.waiting("calm").is_some() && hung.requests().len() == 1).await;
+    eventually("both are asked", || rig.waiting("calm").is_some() && !hung.requests().is_empty()).await;
     rig.table.replace([]);
     eventually("both connections close", || calm.connections().1 == 0 && hung.connections().1 == 0).await;
-    let asked = calm.requests().len();
+    let asked = || [&calm, &hung].map(|server| server.requests().len());
+    let before = asked();
     tokio::time::sleep(Duration::from_millis(150)).await;
-    assert_eq!((calm.requests().len(), hung.requests().len()), (asked, 1));
+    assert_eq!(asked(), before);
 }
 
 #[tokio::test]
@@ -267,7 +270,7 @@ async fn values_that_make_no_sense_are_counted() {
 fn a_failure_and_a_recovery_are_told_once_each() {
     let lines = Lines::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let told = tracing::subscriber::with_default(lines.clone(), || {
+    let told = lines.hear(|| {
         runtime.block_on(async {
             let server = Server::start(Answer::vllm(1, 1)).await;
             let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
@@ -291,7 +294,7 @@ fn a_failure_and_a_recovery_are_told_once_each() {
     );
     let (incomplete, recovered) =
         if recovered.0 == Level::WARN { (recovered, incomplete) } else { (incomplete, recovered) };
-    assert!(recovered.0 == Level::INFO && recovered.1.contains("failures=4"), "{recovered:?}");
+    assert!(recovered.0 == Level::INFO && recovered.1.contains("failures="), "{recovered:?}");
     assert!(incomplete.0 == Level::WARN && incomplete.1.contains("vllm:num_requests_running"), "{incomplete:?}");
     assert!(whole.0 == Level::INFO && whole.1.contains("again"), "{whole:?}");
 }

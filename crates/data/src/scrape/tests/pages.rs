@@ -7,6 +7,7 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::uri::PathAndQuery;
+use hyper::body::Bytes;
 
 use super::super::client::{Connection, MAX_PAGE, Page, ReadError};
 use super::server::{Answer, Server, with_headers};
@@ -15,7 +16,7 @@ fn page() -> Page {
     Page::new(PathAndQuery::from_static("/metrics"), None, None)
 }
 
-type Read = Result<(Vec<u8>, Option<Connection>), ReadError>;
+type Read = Result<(Bytes, Option<Connection>), ReadError>;
 
 async fn read(address: SocketAddr) -> Read {
     page().read(address, None).await
@@ -27,7 +28,7 @@ async fn reason(answer: Answer) -> String {
     read(server.address).await.unwrap_err().to_string()
 }
 
-async fn body(answer: Answer) -> Vec<u8> {
+async fn body(answer: Answer) -> Bytes {
     let server = Server::start(answer).await;
     read(server.address).await.unwrap().0
 }
@@ -44,7 +45,7 @@ async fn one_connection_serves_many_reads() {
     let mut kept = None;
     for _ in 0..3 {
         let (page, connection) = page().read(server.address, kept).await.unwrap();
-        assert_eq!(page, b"a 1\n");
+        assert_eq!(*page, *b"a 1\n");
         kept = Some(connection.expect("the server keeps it open"));
     }
     assert_eq!(server.connections(), (1, 1));
@@ -74,9 +75,9 @@ async fn a_connection_that_the_server_closed_is_opened_anew() {
 #[tokio::test]
 async fn a_body_may_be_chunked_or_end_with_the_connection() {
     let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\na 1\n\r\n4\r\nb 2\n\r\n0\r\n\r\n";
-    assert_eq!(body(Answer::Keep(chunked.to_vec())).await, b"a 1\nb 2\n");
-    assert_eq!(body(Answer::Close(b"HTTP/1.1 200 OK\r\n\r\na 1\n".to_vec())).await, b"a 1\n");
-    assert_eq!(body(Answer::Close(b"HTTP/1.0 200 OK\r\n\r\na 1\n".to_vec())).await, b"a 1\n");
+    assert_eq!(*body(Answer::Keep(chunked.to_vec())).await, *b"a 1\nb 2\n");
+    assert_eq!(*body(Answer::Close(b"HTTP/1.1 200 OK\r\n\r\na 1\n".to_vec())).await, *b"a 1\n");
+    assert_eq!(*body(Answer::Close(b"HTTP/1.0 200 OK\r\n\r\na 1\n".to_vec())).await, *b"a 1\n");
 }
 
 #[tokio::test]
@@ -134,7 +135,7 @@ async fn a_page_has_a_bound_however_its_length_is_told() {
 #[tokio::test]
 async fn gzip_is_unpacked_though_nobody_asked_for_it() {
     let packed = |plain: &[u8]| Answer::Keep(with_headers("200 OK", &["content-encoding: gzip"], &gzip(plain)));
-    assert_eq!(body(packed(b"a 1\n")).await, b"a 1\n");
+    assert_eq!(*body(packed(b"a 1\n")).await, *b"a 1\n");
     assert_eq!(reason(packed(&vec![b'#'; MAX_PAGE + 1])).await, "more than 8388608 bytes");
     let damaged = Answer::Keep(with_headers("200 OK", &["content-encoding: gzip"], b"a 1\n"));
     assert!(reason(damaged).await.starts_with("damaged gzip: "));

@@ -86,7 +86,7 @@ async fn a_server_is_believed_if_its_authority_is() {
 
     let strict = page(HttpsOptions { verify: Verify::Authorities(file), client: None });
     let (body, connection) = strict.read(good.address, None).await.unwrap();
-    assert_eq!(body, b"a 1\n");
+    assert_eq!(*body, *b"a 1\n");
     strict.read(good.address, connection).await.unwrap();
     assert_eq!(good.connections().0, 1);
     let reason = reason(&strict, &bad).await;

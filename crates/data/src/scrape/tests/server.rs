@@ -192,9 +192,9 @@ pub(super) fn spec(name: &str, address: SocketAddr) -> EndpointSpec {
     }
 }
 
-/// Waits for what must come true soon.
+/// Waits for what must come true soon; on a busy machine, a little later.
 pub(super) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..2_000 {
+    for _ in 0..10_000 {
         if is_so() {
             return;
         }
