@@ -11,7 +11,7 @@ use sluice_core::Priority;
 use crate::flags::{CommandLine, Flags};
 use crate::kubernetes::Target;
 use crate::run::{EXIT_FAILURE, EXIT_SETUP, Failure, read, source};
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 
 /// Says on standard error what is wrong with the command line and the configuration, and with the files that they name if
 /// `files`, and prints the configuration with everything filled in.
@@ -59,14 +59,15 @@ fn checked(line: &CommandLine, files: bool) -> Result<(), Failure> {
 
 /// Warnings are told.
 fn mistakes_in_files(flags: &Flags, assembled: &Assembled) -> Vec<String> {
-    let certificate = flags.tls().filter(|settings| settings.directory.is_some()).map(Tls::new);
-    let certificate = certificate.and_then(Result::err).map(|error| format!("{error:#}"));
+    let ports = [(&tls::EXT_PROC, flags.tls()), (&tls::METRICS, flags.metrics_tls())];
+    let ports = ports.into_iter().filter_map(|(port, settings)| Tls::new(port, settings?).err());
     let (mistakes, warnings): (Vec<_>, Vec<_>) =
         assembled.files.check().into_iter().partition(|diagnostic| diagnostic.severity == Severity::Error);
     for warning in warnings {
         complain(format_args!("{warning}"));
     }
-    certificate.into_iter().chain(mistakes.iter().map(ToString::to_string)).collect()
+    let ports = ports.map(|error| format!("{error:#}"));
+    ports.chain(mistakes.iter().map(ToString::to_string)).collect()
 }
 
 fn complain(line: fmt::Arguments<'_>) {

@@ -179,7 +179,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Nothing of ours asks who the peer is: gateways do not show certificates.
+/// Nothing of ours asks who the peer is: where that counts, the handshake has found out.
 impl Connected for Connection {
     type ConnectInfo = Peer;
 

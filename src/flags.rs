@@ -51,6 +51,9 @@ pub(crate) struct Flags {
     /// Take over a new certificate in the directory of --cert-path while running.
     #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) enable_cert_reload: bool,
+    /// Certificates of those who sign the certificates of clients: others are not served on the port of the external processor.
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<String>,
     /// Lowest version of TLS: VersionTLS12 (the default; VersionTLS10 and VersionTLS11 mean it too) or VersionTLS13.
     #[arg(long, value_name = "VERSION")]
     pub(crate) tls_min_version: Option<MinVersion>,
@@ -96,6 +99,12 @@ pub(crate) struct Flags {
     /// Of several pickers of a pool in Kubernetes only one is ready: the one that holds a Lease.
     #[arg(long, value_parser = go_bool, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) ha_enable_leader_election: bool,
+    /// Directory with tls.crt and tls.key: the port of /metrics speaks TLS with them, and follows their changes.
+    #[arg(long, value_name = "DIR")]
+    metrics_cert_dir: Option<String>,
+    /// Certificates of those who sign the certificates of clients: others are not served on the port of /metrics.
+    #[arg(long, value_name = "FILE")]
+    metrics_client_ca_file: Option<String>,
     /// How long to go on serving after SIGTERM, so that gateways notice.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
@@ -121,10 +130,6 @@ pub(crate) struct Flags {
 pub(crate) struct WithoutEffect {
     #[arg(long)]
     refresh_prometheus_metrics_interval: Option<String>,
-    #[arg(long)]
-    metrics_cert_dir: Option<String>,
-    #[arg(long)]
-    metrics_client_ca_file: Option<String>,
     #[arg(long)]
     zap_encoder: Option<String>,
     #[arg(long)]
@@ -183,12 +188,25 @@ impl Flags {
         }
     }
 
-    /// None: plaintext.
+    /// Of the external processor; none: plaintext.
     pub(crate) fn tls(&self) -> Option<TlsSettings<'_>> {
         self.secure_serving.then(|| TlsSettings {
             directory: self.certificate_directory(),
+            follow_directory: self.enable_cert_reload,
+            client_authorities: self.client_ca_file.as_deref().map(Path::new),
             min_version: self.tls_min_version.unwrap_or_default(),
             cipher_suites: self.tls_cipher_suites.as_ref(),
+        })
+    }
+
+    /// Of the metrics port; none: plaintext.
+    pub(crate) fn metrics_tls(&self) -> Option<TlsSettings<'_>> {
+        self.metrics_cert_dir.as_deref().map(|directory| TlsSettings {
+            directory: Some(Path::new(directory)),
+            follow_directory: true,
+            client_authorities: self.metrics_client_ca_file.as_deref().map(Path::new),
+            min_version: MinVersion::default(),
+            cipher_suites: None,
         })
     }
 
@@ -261,11 +279,25 @@ impl Flags {
     }
 
     fn check(&self) -> Result<(), clap::Error> {
-        if self.config_file.is_some() && self.config_text.is_some() {
-            let message = "--config-file and --config-text exclude each other";
-            return Err(Self::command().error(clap::error::ErrorKind::ArgumentConflict, message));
+        // Without TLS nobody would be asked for a certificate, and everybody be served.
+        let mistakes = [
+            (
+                self.config_file.is_some() && self.config_text.is_some(),
+                "--config-file and --config-text exclude each other",
+            ),
+            (
+                self.client_ca_file.is_some() && !self.secure_serving,
+                "--client-ca-file and --secure-serving=false exclude each other: certificates are shown in TLS only",
+            ),
+            (
+                self.metrics_client_ca_file.is_some() && self.metrics_cert_dir.is_none(),
+                "--metrics-client-ca-file needs --metrics-cert-dir: certificates are shown in TLS only",
+            ),
+        ];
+        match mistakes.into_iter().find(|(is_made, _)| *is_made) {
+            Some((_, message)) => Err(Self::command().error(clap::error::ErrorKind::ArgumentConflict, message)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

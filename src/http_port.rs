@@ -4,15 +4,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use crate::listen::concerns_one_connection;
+use crate::tls::Acceptor;
 
 /// So many clients are served at once; further ones wait until one is gone.
 const MAX_CONNECTIONS: usize = 64;
@@ -25,8 +29,8 @@ const LAST_RESPONSE: Duration = Duration::from_secs(10);
 /// How long no connection is taken after one could not be for want of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers HTTP/1.1 on `listener` without end.
-pub(crate) async fn serve(listener: TcpListener, router: Router) {
+/// Answers HTTP/1.1 on `listener` without end, over `tls` if it is given.
+pub(crate) async fn serve(listener: TcpListener, tls: Option<Acceptor>, router: Router) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -36,10 +40,10 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((socket, _)) => {
-                let router = router.clone();
+                let (tls, router) = (tls.as_ref().map(Acceptor::now), router.clone());
                 connections.spawn(async move {
                     let _place = place;
-                    if let Err(error) = answer(socket, router).await {
+                    if let Err(error) = open_and_answer(socket, tls, router).await {
                         tracing::debug!(%error, "connection to the metrics port ended");
                     }
                 });
@@ -53,12 +57,28 @@ pub(crate) async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
+/// Serves one client, whose handshake may take as long as the head of a request.
+async fn open_and_answer(socket: TcpStream, tls: Option<TlsAcceptor>, router: Router) -> anyhow::Result<()> {
+    match tls {
+        None => answer(socket, router).await?,
+        Some(tls) => {
+            let stream =
+                tokio::time::timeout(HEAD_TIMEOUT, tls.accept(socket)).await.context("no handshake in time")?;
+            answer(stream?, router).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Answers the requests of one client.
-async fn answer(socket: TcpStream, router: Router) -> Result<(), hyper::Error> {
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+) -> Result<(), hyper::Error> {
     let service = TowerToHyperService::new(router);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     if let Ok(ended) = tokio::time::timeout(LIFETIME, connection.as_mut()).await {
         return ended;
     }

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use sluice_core::{Clock, SystemClock, Time};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Connection, NotOpened};
+use crate::tls::Acceptor;
 
 /// How long no connection is taken after one could not be for want of file descriptors or memory. It waits in the
 /// queue of the kernel, which reports it at once when asked again.
@@ -42,7 +42,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 /// item: the server would ask again at once, and turn at full speed for as long as a lack of file descriptors lasts.
 pub(crate) fn connections(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Acceptor>,
     cut: CancellationToken,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let opening = JoinSet::new();
@@ -56,7 +56,7 @@ pub(crate) fn connections(
 
 struct Incoming {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Acceptor>,
     cut: CancellationToken,
     /// Connections whose peers have not said enough yet.
     opening: JoinSet<Result<Connection, NotOpened>>,
@@ -89,7 +89,7 @@ impl Incoming {
                         socket.set_nodelay(true).unwrap_or_default();
                         // A token of its own: connections on different threads share no lock.
                         let cut = self.cut.child_token();
-                        self.opening.spawn(Connection::open(socket, self.tls.clone(), cut));
+                        self.opening.spawn(Connection::open(socket, self.tls.as_ref().map(Acceptor::now), cut));
                     }
                     Err(error) if concerns_one_connection(&error) => {}
                     Err(error) => {
@@ -111,7 +111,7 @@ impl Incoming {
             NotOpened::Handshake(_) | NotOpened::UnexpectedTls | NotOpened::UnexpectedPlaintext => {
                 if is_due(&mut self.logged.not_opened, self.clock.now()) {
                     let port = self.listener.local_addr().ok();
-                    tracing::warn!(%error, ?port, "connection closed: do both sides agree on TLS (--secure-serving)?");
+                    tracing::warn!(%error, ?port, "connection closed: do both sides agree on TLS (--secure-serving, --client-ca-file)?");
                 }
             }
         }

@@ -3,6 +3,7 @@
 mod access;
 mod certificate;
 mod check;
+mod client_authorities;
 mod connection;
 mod debug;
 #[cfg(test)]

@@ -130,7 +130,7 @@ mod tests {
         emitted.extend(names(include_str!("../crates/router/src/flow_durations.rs")));
         emitted.extend(names(include_str!("../crates/data/src/scrape/metrics.rs")));
         emitted.extend(names(include_str!("../crates/data/src/scrape/pool_gauges.rs")));
-        emitted.extend(names(include_str!("certificate.rs")));
+        emitted.extend(names(include_str!("tls.rs")));
         emitted.extend(names(include_str!("in_force.rs")));
         emitted.extend(names(include_str!("leadership.rs")));
         assert_eq!(documented, emitted);

@@ -21,8 +21,8 @@ use crate::serve::{self, Parts};
 use crate::signals::StopSignals;
 use crate::standing::Standing;
 use crate::tasks::RuntimeTasks;
-use crate::tls::Tls;
-use crate::{check, logging, reload};
+use crate::tls::{Tls, TlsSettings};
+use crate::{check, logging, reload, tls};
 
 /// The command line or the configuration is wrong (`EX_USAGE`).
 pub(crate) const EXIT_SETUP: u8 = 64;
@@ -108,7 +108,12 @@ fn serve_on(
 
 /// Makes everything that serves, fills the pool, and follows the configuration.
 fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> Result<Parts, Failure> {
-    let tls = flags.tls().map(Tls::new).transpose().map_err(|error| Failure::setup(format!("{error:#}")))?;
+    let secured = |port, settings: Option<TlsSettings<'_>>| {
+        let made = settings.map(|settings| Tls::new(port, settings)).transpose();
+        made.map_err(|error| Failure::setup(format!("{error:#}")))
+    };
+    let tls = secured(&tls::EXT_PROC, flags.tls())?;
+    let metrics_tls = secured(&tls::METRICS, flags.metrics_tls())?;
     let registry = Registry::new();
     let standing = Arc::new(Standing::start(flags, &registry, &assembled, &tasks)?);
     let service = standing.service(&registry, &assembled)?;
@@ -136,7 +141,20 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
     let gate = gate(flags, standing.followed.as_ref())?;
     let followed = standing.followed.clone();
     let flags = flags.clone();
-    Ok(Parts { flags, service, max_reply, tls, registry, admission, view, gate, followed, in_force, tasks })
+    Ok(Parts {
+        flags,
+        service,
+        max_reply,
+        tls,
+        metrics_tls,
+        registry,
+        admission,
+        view,
+        gate,
+        followed,
+        in_force,
+        tasks,
+    })
 }
 
 /// Who may read the metrics port; none: everybody.

@@ -38,6 +38,7 @@ pub(crate) struct Parts {
     /// Bytes of the largest gRPC message sent.
     pub(crate) max_reply: usize,
     pub(crate) tls: Option<Tls>,
+    pub(crate) metrics_tls: Option<Tls>,
     pub(crate) registry: Registry,
     pub(crate) admission: Option<Admission>,
     pub(crate) view: Option<PoolView>,
@@ -61,7 +62,20 @@ pub(crate) async fn serve(
     mut signals: StopSignals,
     mut fallen: mpsc::UnboundedReceiver<&'static str>,
 ) -> anyhow::Result<()> {
-    let Parts { flags, service, max_reply, tls, registry, admission, view, gate, followed, in_force, tasks } = parts;
+    let Parts {
+        flags,
+        service,
+        max_reply,
+        tls,
+        metrics_tls,
+        registry,
+        admission,
+        view,
+        gate,
+        followed,
+        in_force,
+        tasks,
+    } = parts;
     let ext_proc = bind(flags.listen_address, flags.grpc_port).await?;
     let health = bind(flags.listen_address, flags.grpc_health_port).await?;
     let metrics = bind(flags.listen_address, flags.metrics_port).await?;
@@ -69,20 +83,18 @@ pub(crate) async fn serve(
 
     let leadership = followed.as_ref().and_then(|followed| followed.leadership.clone());
     let readiness = Readiness::new(leadership.is_some());
-    let (acceptor, follower) = tls.map_or((None, None), |Tls { acceptor, follower }| (Some(acceptor), follower));
-    if let Some(follower) = follower.filter(|_| flags.enable_cert_reload) {
-        follower.register(&registry).context("registering metrics")?;
-        tasks.spawn("certificate", Criticality::Critical, follower.follow());
-    }
+    let secured = |tls: Option<Tls>| tls.map(|tls| tls.start(&registry, &tasks)).transpose();
+    let tls = secured(tls).context("registering metrics")?;
+    let metrics_tls = secured(metrics_tls).context("registering metrics")?;
     tasks.spawn("health", Criticality::Critical, serve_health(health, readiness.clone()));
     tasks.spawn(
         "metrics",
         Criticality::Critical,
-        http_port::serve(metrics, metrics_server::router(registry, view, in_force, gate)),
+        http_port::serve(metrics, metrics_tls, metrics_server::router(registry, view, in_force, gate)),
     );
     let (stop, stopped) = oneshot::channel();
     let cut = CancellationToken::new();
-    let incoming = connections(ext_proc, acceptor, cut.clone());
+    let incoming = connections(ext_proc, tls, cut.clone());
     let server = ext_proc_builder()
         .add_service(service.clone().into_server(max_reply))
         .add_service(readiness.clone().into_server())

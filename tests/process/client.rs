@@ -1,4 +1,4 @@
-//! A client of TLS that believes every certificate, and tells what was negotiated.
+//! A client of TLS that believes every certificate, shows one if it is given one, and tells what was negotiated.
 
 use std::io;
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
@@ -21,18 +21,32 @@ pub(crate) struct Client(Arc<ClientConfig>);
 
 /// One that offers these protocols and versions.
 pub(crate) fn client(alpn: &[&[u8]], versions: &[&'static SupportedProtocolVersion]) -> Client {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Arc::new(BelieveAll(provider.signature_verification_algorithms));
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_no_client_auth();
+    let mut config = unauthenticated(versions).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     // A certificate is shown in full handshakes only.
     config.resumption = rustls::client::Resumption::disabled();
     Client(Arc::new(config))
+}
+
+/// One that shows a certificate, and resumes sessions where the server lets it.
+pub(crate) fn client_with(
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Client {
+    Client(Arc::new(unauthenticated(versions).with_client_auth_cert(vec![certificate], key).unwrap()))
+}
+
+fn unauthenticated(
+    versions: &[&'static SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = Arc::new(BelieveAll(provider.signature_verification_algorithms));
+    ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
 }
 
 impl Client {

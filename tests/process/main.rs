@@ -5,6 +5,7 @@
 
 mod check;
 mod client;
+mod client_certificates;
 mod connections;
 mod debug;
 mod health;

@@ -1,5 +1,5 @@
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -93,14 +93,9 @@ impl Epp {
 
     /// The body of a page on the metrics port.
     pub(crate) fn page(&self, path: &str) -> String {
-        let mut connection = TcpStream::connect(&self.metrics).unwrap();
+        let connection = TcpStream::connect(&self.metrics).unwrap();
         connection.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(connection, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
-        let mut response = String::new();
-        connection.read_to_string(&mut response).unwrap();
-        let (head, body) = response.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        body.to_owned()
+        page_on(connection, path).unwrap()
     }
 
     /// The page `/debug/config`.
@@ -145,6 +140,16 @@ pub(crate) fn epp(arguments: &[String]) -> Command {
     let mut command = Command::new(EPP);
     command.args(arguments);
     command
+}
+
+/// The body of a page that is asked for on `connection`, the only one there.
+pub(crate) fn page_on(mut connection: impl io::Read + io::Write, path: &str) -> io::Result<String> {
+    write!(connection, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;
+    let mut response = String::new();
+    connection.read_to_string(&mut response)?;
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    Ok(body.to_owned())
 }
 
 /// Exit code and log of a process that ends by itself.

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use sluice_testkit::{EnvoyConfig, PickerConfig, Protocol, RecordingUpstream, Reply, Stack, Template, eventually};
+use sluice_testkit::{
+    EnvoyConfig, Part, PickerConfig, Protocol, RecordingUpstream, Reply, Stack, Template, eventually,
+};
 
 use crate::support::{CHAT, LIMIT, MODEL, chat, picker, post};
 
@@ -39,6 +41,36 @@ async fn every_configuration_of_envoy_serves_chats() {
             assert_eq!(response.status(), 200, "{template:?}, {protocol:?}");
             assert_eq!(response.text().await.unwrap(), body.to_string(), "{template:?}, {protocol:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_picker_that_asks_for_certificates_serves_an_envoy_that_shows_one_and_no_other() {
+    let server = RecordingUpstream::start(Reply::Echo).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec!["envoy".to_owned()]).unwrap().self_signed(&key).unwrap();
+    std::fs::write(path("tls.crt"), certificate.pem()).unwrap();
+    std::fs::write(path("tls.key"), key.serialize_pem()).unwrap();
+    let pair =
+        json!([{"certificate_chain": {"filename": path("tls.crt")}, "private_key": {"filename": path("tls.key")}}]);
+    // It vouches for itself.
+    let ca = format!("--client-ca-file={}", path("tls.crt"));
+    for (certificates, status) in [(pair, 200), (json!([]), 500)] {
+        let mut envoy = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
+        let context = json!({
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "common_tls_context": {"alpn_protocols": ["h2"], "tls_certificates": certificates},
+        });
+        let socket = json!({"name": "envoy.transport_sockets.tls", "typed_config": context});
+        envoy.put(Part::Picker, "transport_socket", socket).unwrap();
+        let (arguments, servers) = ([&*ca], [server.address()]);
+        let stack = Stack::start_configured(picker(), &arguments, PickerConfig::standalone, envoy, &servers);
+        let stack = stack.await.unwrap();
+        let client = Protocol::Http1.client().unwrap();
+        let response = post(&client, &stack.envoy.url(CHAT), &chat("hello", 1, false)).send().await.unwrap();
+        assert_eq!(response.status(), status, "{}", stack.logs());
     }
 }
 

@@ -33,7 +33,6 @@ use tokio::sync::Notify;
 
 use self::client::Page;
 use self::driver::{Driver, Plan};
-use self::tls::Follower;
 use crate::exposition::EngineMappings;
 use crate::{EndpointTable, Snapshot};
 
@@ -186,7 +185,7 @@ impl Plan {
                 (Some(tls), follower)
             }
         };
-        Ok(Self { page: Page::new(path, port, tls), engines, interval, follower: follower.map(Follower::boxed) })
+        Ok(Self { page: Page::new(path, port, tls), engines, interval, follower })
     }
 }
 

@@ -8,14 +8,17 @@
 //! process ends ─stop┘          └─ arms the watch anew when other directories hold the file
 //! ```
 //!
-//! Whoever reads several files that belong together tells by [`Settled`] when they have been replaced for good.
+//! Several small files that make up one value, such as a certificate and its key, are a [`FileSet`]: they are read again
+//! once a second, and [`FilesFollower`] takes over what has been replaced for good. [`pem`] reads what such files hold.
 
 mod bell;
 mod file;
+mod files;
 mod follower;
+pub mod pem;
 mod settled;
 mod watch;
 
 pub use file::{FileError, FollowedFile};
+pub use files::{FileSet, FilesFollower, read_file};
 pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, Verdict};
-pub use settled::{Look, Settled};

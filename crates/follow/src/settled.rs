@@ -1,7 +1,7 @@
 /// Tells a change that is over from one that is under way, for settings that are written while they are looked at: a
 /// finding is worth judging once two looks in a row have brought it.
 #[derive(Clone, Debug)]
-pub struct Settled<T> {
+pub(crate) struct Settled<T> {
     /// What is in force.
     taken: T,
     /// What the last look has brought, and whether it has been judged.
@@ -10,7 +10,7 @@ pub struct Settled<T> {
 
 /// What a look means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look<T> {
+pub(crate) enum Look<T> {
     /// It is what is in force.
     InForce,
     /// It is new, or it has been judged already.
@@ -20,12 +20,12 @@ pub enum Look<T> {
 }
 
 impl<T: Clone + PartialEq> Settled<T> {
-    pub const fn new(taken: T) -> Self {
+    pub(crate) const fn new(taken: T) -> Self {
         Self { taken, seen: None }
     }
 
     /// Takes in what a look has `found`: a value, or why there is none.
-    pub fn look(&mut self, found: Result<T, String>) -> Look<T> {
+    pub(crate) fn look(&mut self, found: Result<T, String>) -> Look<T> {
         if found.as_ref() == Ok(&self.taken) {
             self.seen = None;
             return Look::InForce;
@@ -46,7 +46,7 @@ impl<T: Clone + PartialEq> Settled<T> {
     }
 
     /// `value`, which was judged good, is in force from now on.
-    pub fn take(&mut self, value: T) {
+    pub(crate) fn take(&mut self, value: T) {
         self.taken = value;
         self.seen = None;
     }

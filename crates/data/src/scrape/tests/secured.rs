@@ -163,7 +163,7 @@ async fn a_client_proves_who_it_is_and_a_new_pair_is_in_use_with_the_next_read()
     let (tls, follower) = tls::start(options, failing.clone()).unwrap();
     let page = Page::new(PathAndQuery::from_static("/metrics"), None, Some(tls));
     let mut following = tokio::task::JoinSet::new();
-    following.spawn(follower.unwrap().boxed());
+    following.spawn(follower.unwrap());
     let first = page.read(server.address, None).await;
     assert!(first.is_err(), "the pair is not of the authority that the server asks for");
 
