@@ -14,6 +14,7 @@ mod flags;
 #[cfg(test)]
 mod flags_page;
 mod health;
+mod health_port;
 mod http_port;
 mod in_force;
 mod kubernetes;

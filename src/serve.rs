@@ -8,7 +8,6 @@ use sluice_core::{Criticality, Tasks};
 use sluice_extproc::Service;
 use sluice_flow::Signal;
 use sluice_router::admission::Admission;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -22,7 +21,7 @@ use crate::listen::{bind, connections};
 use crate::pool_view::PoolView;
 use crate::signals::StopSignals;
 use crate::tls::Tls;
-use crate::{http_port, metrics_server};
+use crate::{health_port, http_port, metrics_server};
 
 /// A connection on which nothing arrives for this long is asked for a sign of life, and closed if none comes within the
 /// same time again: what the requests of a dead proxy hold is then free.
@@ -86,7 +85,7 @@ pub(crate) async fn serve(
     let secured = |tls: Option<Tls>| tls.map(|tls| tls.start(&registry, &tasks)).transpose();
     let tls = secured(tls).context("registering metrics")?;
     let metrics_tls = secured(metrics_tls).context("registering metrics")?;
-    tasks.spawn("health", Criticality::Critical, serve_health(health, readiness.clone()));
+    health_port::start(health, readiness.clone(), &tasks)?;
     tasks.spawn(
         "metrics",
         Criticality::Critical,
@@ -187,12 +186,4 @@ fn ext_proc_builder() -> Server {
         .initial_stream_window_size(1 << 20)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
-}
-
-async fn serve_health(listener: TcpListener, readiness: Readiness) {
-    let incoming = connections(listener, None, CancellationToken::new());
-    let mut server =
-        Server::builder().http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
-    let served = server.add_service(readiness.into_server()).serve_with_incoming(incoming).await;
-    tracing::error!(?served, "health server ended");
 }
