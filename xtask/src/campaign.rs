@@ -1,5 +1,7 @@
 //! `cargo xtask campaign`: experiments through a real Envoy, whose tables stand in the documentation.
 
+mod concurrency;
+
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +29,15 @@ enum Campaign {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// More and more clients on one model server, with a gate by its metrics and without: `docs/performance.md`
+    Concurrency {
+        /// One line for each
+        #[arg(long, value_delimiter = ',', default_values_t = [32, 64, 96, 128, 160, 200])]
+        clients: Vec<usize>,
+        /// Where the random numbers begin
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,12 +52,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let [picker, simulator] = workspace::build_programs(["epp", "model-server-sim"])?;
     envoy_binary()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let Campaign::EvictionDeadlines { load, seed } = &arguments.campaign;
     runtime.block_on(async {
-        for pattern in load {
-            eviction_deadlines(&picker, &simulator, *pattern, *seed).await?;
+        match &arguments.campaign {
+            Campaign::EvictionDeadlines { load, seed } => {
+                for pattern in load {
+                    eviction_deadlines(&picker, &simulator, *pattern, *seed).await?;
+                }
+                Ok(())
+            }
+            Campaign::Concurrency { clients, seed } => concurrency::run(&picker, &simulator, clients, *seed).await,
         }
-        Ok(())
     })
 }
 

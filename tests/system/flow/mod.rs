@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod ceilings;
+mod concurrency;
 mod growth;
 mod hints;
 mod identity;
