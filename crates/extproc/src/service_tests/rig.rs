@@ -1,6 +1,7 @@
 //! A picker on a loopback port, and a proxy's side of its streams.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode;
@@ -14,7 +15,7 @@ use futures_util::future::BoxFuture;
 use prometheus::Registry;
 use sluice_core::{
     BoxFuture as Body, Criticality, Endpoint, EndpointId, EndpointUid, Priority, Request, Spawn, SystemClock, Tasks,
-    TokenEstimate,
+    Time, TokenEstimate,
 };
 use sluice_data::{EndpointSpec, EndpointTable};
 use sluice_flow::{BandConfig, Config, EvictionConfig};
@@ -65,10 +66,24 @@ impl Filter for Touchy {
     }
 }
 
+/// The machine's clock, until it is stopped.
+#[derive(Debug)]
+struct StoppableClock {
+    running: SystemClock,
+    stopped: OnceLock<Time>,
+}
+
+impl Clock for StoppableClock {
+    fn now(&self) -> Time {
+        self.stopped.get().copied().unwrap_or_else(|| self.running.now())
+    }
+}
+
 /// A picker with the objective `batch` of priority -1, for as long as it lives, over the endpoints 10.0.0.1:80, which it picks, and 10.0.0.2:80.
 pub(super) struct Picking {
     pub(super) service: Service,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
+    clock: Arc<StoppableClock>,
     registry: Registry,
     client: ExternalProcessorClient<Channel>,
     _stop: oneshot::Sender<()>,
@@ -106,10 +121,10 @@ impl Picking {
             heed_subset: true,
         }));
         let registry = Registry::new();
-        let clock = Arc::new(SystemClock::start());
+        let clock = Arc::new(StoppableClock { running: SystemClock::start(), stopped: OnceLock::new() });
         let tenants = TenantLabels::new(10, clock.clone());
         let metrics = Metrics::register(&registry, "p", tenants, false).unwrap();
-        let service = Service::new(router, clock, metrics, settings, 1);
+        let service = Service::new(router, clock.clone(), metrics, settings, 1);
 
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
@@ -117,7 +132,12 @@ impl Picking {
         let server = Server::builder().add_service(service.clone().into_server(usize::MAX));
         tokio::spawn(server.serve_with_incoming_shutdown(incoming, async { drop(stopped.await) }));
         let client = ExternalProcessorClient::connect(format!("http://{address}")).await.unwrap();
-        Self { service, endpoints, registry, client, _stop: stop }
+        Self { service, endpoints, clock, registry, client, _stop: stop }
+    }
+
+    /// From now on nothing takes any time, as the streams see it: none of their timeouts ends.
+    pub(super) fn stop_clock(&self) {
+        self.clock.stopped.set(self.clock.running.now()).unwrap();
     }
 
     /// Puts other settings in force.
