@@ -88,7 +88,9 @@ async fn measure(program: &Path, server: &ApiServer, own: u32) -> Result<(Durati
     let clock = SystemClock::start();
     let picker = Picker::start_in_cluster(program, &file, &server.kubeconfig(), &["--pool-name", POOL]).await?;
     let known = picker.process().find_in_output(LIMIT, |line| {
-        line.contains("the pool is known").then(|| line.contains(&format!("endpoints={own} ")))
+        line.contains("the pool is known").then(|| {
+            [format!("\"endpoints\":{own},"), format!("endpoints={own} ")].iter().any(|text| line.contains(text))
+        })
     });
     let is_whole = known.await?;
     let took = clock.now().saturating_since(Time::ZERO);
