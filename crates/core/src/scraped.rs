@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Time;
 
@@ -8,6 +9,13 @@ use crate::Time;
 pub struct Scraped {
     /// When the scrape began: what happened on the server later may be missing in it.
     pub began: Time,
+    /// For so long after `began` it cannot be expected to have said anything newer, because its pages take their time. At
+    /// most [`Scraped::MOST_LENIENCE`].
+    pub lenience: Duration,
+    /// What the page was read as; none: it does not matter.
+    pub engine: Option<Arc<str>>,
+    /// It does not name its queue, though it did a short while ago: what else it says is half the truth.
+    pub lost_queue: bool,
     /// Requests in its queue, of all its engines together.
     pub waiting: Option<u64>,
     /// Requests that it works on, of all its engines together.
@@ -21,9 +29,51 @@ pub struct Scraped {
 }
 
 impl Scraped {
+    /// Nobody is waited for longer than this, however slow.
+    pub const MOST_LENIENCE: Duration = Duration::from_secs(4);
+
     /// A scrape that brought nothing.
     pub const fn at(began: Time) -> Self {
-        Self { began, waiting: None, running: None, kv_usage: None, lora: None, cache: None, custom: BTreeMap::new() }
+        Self {
+            began,
+            lenience: Duration::ZERO,
+            engine: None,
+            lost_queue: false,
+            waiting: None,
+            running: None,
+            kv_usage: None,
+            lora: None,
+            cache: None,
+            custom: BTreeMap::new(),
+        }
+    }
+
+    /// What is out of date once it lies further back than the staleness that somebody allows: when the scrape began, or
+    /// rather the end of the time for which a slow endpoint is not blamed.
+    pub fn good_since(&self) -> Time {
+        self.began.saturating_add(self.lenience.min(Self::MOST_LENIENCE))
+    }
+
+    /// Whether it can be gone by at `now`.
+    pub fn is_fresh(&self, now: Time, staleness: Duration) -> bool {
+        now.saturating_since(self.good_since()) <= staleness
+    }
+
+    /// What can be gone by for how full the endpoint is: its queue, or its KV usage if it has no queue to name.
+    pub const fn tells_load(&self) -> bool {
+        self.waiting.is_some() || (self.kv_usage.is_some() && !self.lost_queue)
+    }
+
+    /// There is no figure in it.
+    pub fn is_empty(&self) -> bool {
+        let Self { began: _, lenience: _, engine: _, lost_queue: _, waiting, running, kv_usage, lora, cache, custom } =
+            self;
+        waiting.is_none()
+            && running.is_none()
+            && kv_usage.is_none()
+            && lora.is_none()
+            && cache.is_none()
+            && custom.is_empty()
     }
 }
 

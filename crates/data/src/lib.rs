@@ -24,8 +24,8 @@ pub use endpoint_file::{
     EndpointFile, EndpointFileError, EndpointFileWarning, EndpointFileWarningKind, EntryError, parse_endpoint_file,
 };
 pub use exposition::{
-    CustomMetric, EngineConfig, EngineConfigError, EngineMapping, EngineMappings, MetricSpec, ScanReport, ScanState,
-    SpecError,
+    CustomMetric, EngineConfig, EngineConfigError, EngineMapping, EngineMappings, MetricSpec, Scan, ScanReport,
+    ScanState, SpecError,
 };
 pub use scrape::{
     ClientPair, HttpsOptions, MIN_SCRAPE_INTERVAL, MetricsPath, MetricsSource, Observer, PoolGauges, ScrapeContext,

@@ -3,7 +3,7 @@
 //! ```text
 //! EndpointTable ──listener──┐              ┌─> Schedule      whose turn it is (pure)
 //! Scraper::set, request ────┴─bell─> Driver┼─> Page::read    one connection for each endpoint
-//!                                          ├─> EngineMapping::scan
+//!                                          ├─> EngineMapping::begin, in parts: nobody waits for somebody else's page
 //!                                          └─> Endpoint::set_scraped, then the observer
 //! ```
 //!
@@ -13,12 +13,14 @@
 mod client;
 mod driver;
 mod metrics;
+mod pace;
 mod pool_gauges;
 mod schedule;
 mod source;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod verdict;
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -4,11 +4,13 @@
 //! would go to whichever endpoint looked the emptiest before it. So requests that this process has in flight on an endpoint
 //! count until its gauges show as many: they are what it has not reported yet. Gauges that are true leave nothing to add.
 //!
-//! An endpoint that does not say how much it has is not taken for idle, which would draw every request for as long as its
+//! An endpoint that does not say how much it has, or has not lately, is not taken for idle, which would draw every request for as long as its
 //! metrics are broken: it counts like the mean of those that do say, and for no less than is in flight there.
 
 use sluice_core::Endpoint;
 use smallvec::SmallVec;
+
+use crate::fresh::Fresh;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backlog {
@@ -28,8 +30,9 @@ pub(crate) enum Requests {
 }
 
 impl Backlog {
-    pub(crate) fn of(endpoint: &Endpoint) -> Self {
-        let (waiting, running) = endpoint.with_scraped(|scraped| match scraped {
+    /// As far as the endpoint has said it lately.
+    pub(crate) fn of(endpoint: &Endpoint, fresh: Fresh) -> Self {
+        let (waiting, running) = fresh.with(endpoint, |scraped| match scraped {
             Some(scraped) => (scraped.waiting, scraped.running),
             None => (None, None),
         });
@@ -93,12 +96,19 @@ mod tests {
 
     use super::Requests::{AtLeast, Known};
     use super::*;
-    use crate::testing::endpoints_with_load;
+    use crate::fresh::LEAST_STALENESS;
+    use crate::testing::{endpoints_with_load, request};
+
+    fn of(endpoint: &std::sync::Arc<Endpoint>, received: u64) -> (Requests, Requests) {
+        let request = sluice_core::Request { received: Time::from_millis(received), ..request() };
+        let backlog = Backlog::of(endpoint, Fresh::new(&request, [endpoint], LEAST_STALENESS));
+        (backlog.waiting(), backlog.running())
+    }
 
     fn backlog(in_flight: u64, waiting: Option<u64>, running: Option<u64>) -> (Requests, Requests) {
         let endpoint = &endpoints_with_load(&[in_flight])[0];
         endpoint.set_scraped(Scraped { waiting, running, ..Scraped::at(Time::ZERO) });
-        (Backlog::of(endpoint).waiting(), Backlog::of(endpoint).running())
+        of(endpoint, 200)
     }
 
     #[test]
@@ -120,7 +130,18 @@ mod tests {
     #[test]
     fn an_endpoint_that_never_reported_has_at_least_what_is_in_flight() {
         let endpoint = &endpoints_with_load(&[5])[0];
-        assert_eq!((Backlog::of(endpoint).waiting(), Backlog::of(endpoint).running()), (AtLeast(5), AtLeast(5)));
+        assert_eq!(of(endpoint, 0), (AtLeast(5), AtLeast(5)));
+    }
+
+    #[test]
+    fn an_endpoint_that_has_fallen_silent_is_one_that_does_not_say() {
+        let endpoint = &endpoints_with_load(&[5])[0];
+        let said = Scraped { waiting: Some(50), running: Some(3), ..Scraped::at(Time::ZERO) };
+        endpoint.set_scraped(said.clone());
+        assert_eq!((of(endpoint, 200), of(endpoint, 201)), ((Known(50), Known(3)), (AtLeast(5), AtLeast(5))));
+        endpoint.set_scraped(Scraped { lenience: std::time::Duration::from_millis(300), ..said });
+        assert_eq!(of(endpoint, 500), (Known(50), Known(3)), "its pages take their time");
+        assert_eq!(of(endpoint, 501), (AtLeast(5), AtLeast(5)));
     }
 
     fn scored(counts: &[Requests]) -> Vec<f32> {

@@ -29,13 +29,16 @@ impl Plugin for CoreMetricsExtractor {
     const STABILITY: Stability = Stability::Beta;
     type Params = CoreMetricsExtractorParams;
 
-    fn build(params: Self::Params, _cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let CoreMetricsExtractorParams { engine_label_key, default_engine, engine_configs } = params;
         let or_default = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
         let label_key = or_default(engine_label_key, EngineMappings::DEFAULT_LABEL_KEY);
         let default_engine = or_default(default_engine, EngineMappings::DEFAULT_ENGINE);
         match EngineMappings::new(&default_engine, &label_key, &engine_configs) {
-            Ok(engines) => Ok(Roles::metrics_extractor(engines)),
+            Ok(engines) => {
+                warn_of_engines_without_load(&engine_configs, cx);
+                Ok(Roles::metrics_extractor(engines))
+            }
             Err(errors) => {
                 let parameter = errors.first().map_or("engineConfigs", |error| error.parameter());
                 let all = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -44,5 +47,16 @@ impl Plugin for CoreMetricsExtractor {
                 Err(BuildError::new(parameter, message))
             }
         }
+    }
+}
+
+fn warn_of_engines_without_load(configs: &[EngineConfig], cx: &mut BuildContext<'_>) {
+    for (index, config) in configs.iter().enumerate().filter(|(_, config)| !config.tells_load()) {
+        let message = format!(
+            "engineConfigs[{index}]: {:?} has neither queuedRequestsSpec nor kvUsageSpec: a utilization-detector takes its \
+             endpoints for full at all times",
+            config.name
+        );
+        cx.warn("engineConfigs", message);
     }
 }

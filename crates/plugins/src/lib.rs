@@ -9,6 +9,7 @@ mod core_metrics_extractor;
 mod eviction_policies;
 mod file_discovery;
 pub mod flow;
+mod fresh;
 mod ignored_params;
 mod inflight_load_producer;
 mod kv_cache_utilization_scorer;

@@ -52,6 +52,11 @@ pub struct CustomMetric {
 }
 
 impl EngineConfig {
+    /// Whether anything is read that tells how full an endpoint is.
+    pub const fn tells_load(&self) -> bool {
+        self.queued_requests_spec.is_some() || self.kv_usage_spec.is_some()
+    }
+
     /// An engine of which nothing is read.
     pub(super) fn named(name: &str) -> Self {
         Self {

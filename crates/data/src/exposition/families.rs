@@ -14,6 +14,34 @@ pub(super) enum Kind {
     Distribution,
 }
 
+/// Longer lines are not read.
+const MAX_LINE: usize = 64 << 10;
+
+/// No more lines of one family are read.
+pub(super) const MAX_SAMPLES: u32 = 10_000;
+
+/// A page that is being read.
+#[derive(Clone, Debug)]
+pub(super) struct Lines<'p> {
+    page: &'p [u8],
+    /// Of the next line.
+    begin: usize,
+    /// Of each family, as far as the page has said it.
+    kinds: SmallVec<[Kind; 16]>,
+    /// How many lines there were of each family.
+    read: SmallVec<[u32; 16]>,
+}
+
+/// A line of a wanted family.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found<'p> {
+    Sample(Sample<'p>),
+    /// It cannot be read.
+    Broken,
+    /// It is not looked at, after [`MAX_SAMPLES`] others.
+    TooMany,
+}
+
 /// The families that are wanted of a page, arranged to reject the lines of all others by one byte.
 #[derive(Clone, Debug)]
 pub(super) struct Families {
@@ -40,19 +68,35 @@ impl Families {
         Self { names, common, by_next_byte }
     }
 
-    /// Calls `visit` for each line of a wanted family, with the index of its name; without a sample if the line cannot be
-    /// read.
+    /// The lines of `page`, none of which is read yet.
+    pub(super) fn lines<'p>(&self, page: &'p [u8]) -> Lines<'p> {
+        let families = self.names.len();
+        let (kinds, read) = (SmallVec::from_elem(Kind::Level, families), SmallVec::from_elem(0, families));
+        Lines { page, begin: 0, kinds, read }
+    }
+
+    /// Reads the lines that begin in the next `bytes` bytes, and calls `visit` for each that is of a wanted family, with the
+    /// index of its name. Tells whether that was the end of the page.
     ///
     /// A counter of OpenMetrics, whose samples are named for its family and `_total`, is found under either name, or both.
-    pub(super) fn scan<'p>(&self, page: &'p [u8], mut visit: impl FnMut(usize, Kind, Option<Sample<'p>>)) {
-        let mut kinds: SmallVec<[Kind; 16]> = SmallVec::from_elem(Kind::Level, self.names.len());
-        let mut begin = 0;
-        for end in memchr::memchr_iter(b'\n', page) {
-            let mut line = &page[begin..end];
-            begin = end + 1;
+    pub(super) fn read<'p>(
+        &self,
+        lines: &mut Lines<'p>,
+        bytes: usize,
+        mut visit: impl FnMut(usize, Kind, Found<'p>),
+    ) -> bool {
+        let page = lines.page;
+        let (first, enough) = (lines.begin, lines.begin.saturating_add(bytes));
+        for end in memchr::memchr_iter(b'\n', &page[first..]).map(|end| first + end) {
+            if lines.begin >= enough {
+                return false;
+            }
+            let whole = &page[lines.begin..end];
+            lines.begin = end + 1;
+            let mut line = &whole[..whole.len().min(MAX_LINE)];
             match line.first() {
                 Some(b'#') => {
-                    self.note_kind(line, &mut kinds);
+                    self.note_kind(line, &mut lines.kinds);
                     continue;
                 }
                 Some(b' ' | b'\t') => line = line.trim_ascii_start(),
@@ -62,14 +106,23 @@ impl Families {
             if self.candidates(line).is_empty() {
                 continue;
             }
-            for (family, rest) in self.families_of(line, &kinds) {
-                visit(family, kinds[family], Sample::parse(rest));
+            for (family, rest) in self.families_of(line, &lines.kinds) {
+                lines.read[family] += 1;
+                let found = match lines.read[family] {
+                    ..=MAX_SAMPLES if whole.len() > MAX_LINE => Found::Broken,
+                    ..=MAX_SAMPLES => Sample::parse(rest).map_or(Found::Broken, Found::Sample),
+                    _ => Found::TooMany,
+                };
+                visit(family, lines.kinds[family], found);
             }
         }
         // Without its end a line may be the beginning of one: 12 of 123.
-        if let Some((family, _)) = self.families_of(&page[begin..], &kinds).next() {
-            visit(family, kinds[family], None);
+        let unfinished = &page[lines.begin..];
+        if let Some((family, _)) = self.families_of(&unfinished[..unfinished.len().min(MAX_LINE)], &lines.kinds).next()
+        {
+            visit(family, lines.kinds[family], Found::Broken);
         }
+        true
     }
 
     /// The families of a line, and what follows the name.
@@ -91,11 +144,11 @@ impl Families {
 
     /// Takes note of what `# TYPE name kind` says of a wanted family.
     fn note_kind(&self, comment: &[u8], kinds: &mut [Kind]) {
-        let Some(declaration) = comment.strip_prefix(b"# TYPE ") else { return };
+        let Some(declaration) = after_word(comment, b"#").and_then(|rest| after_word(rest, b"TYPE")) else { return };
         for family in self.candidates(declaration) {
             let name = &*self.names[family];
-            let kind = declaration.strip_prefix(name).or_else(|| declaration.strip_prefix(stem(name)));
-            let Some([b' ', kind @ ..]) = kind else { continue };
+            let kind = after_word(declaration, name).or_else(|| after_word(declaration, stem(name)));
+            let Some(kind) = kind else { continue };
             kinds[family] = match kind.trim_ascii() {
                 b"counter" => Kind::Counter,
                 b"histogram" | b"gaugehistogram" | b"summary" => Kind::Distribution,
@@ -103,6 +156,12 @@ impl Families {
             };
         }
     }
+}
+
+/// What follows `word` and the blanks behind it; none if `text` begins with another one.
+fn after_word<'t>(text: &'t [u8], word: &[u8]) -> Option<&'t [u8]> {
+    let rest = text.strip_prefix(word).filter(|rest| matches!(rest.first(), Some(b' ' | b'\t')))?;
+    Some(rest.trim_ascii_start())
 }
 
 /// The name by which OpenMetrics declares a family whose samples have this name.

@@ -1,13 +1,15 @@
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use sluice_core::{CacheGeometry, LoraAdapters, Scraped, Time};
 use smallvec::SmallVec;
 
-use super::families::{Families, Kind};
+use super::families::{Families, Found, Kind, Lines, MAX_SAMPLES};
+use super::memory::{MEMORY, SeriesCount};
 use super::rate::Rate;
 use super::sample::{LabelValue, Labels};
-use super::tally::{Combine, Tally};
+use super::tally::{Combine, Flaw, Tally};
 use super::{EngineConfig, MetricSpec};
 
 /// How the pages of one kind of model server are read.
@@ -25,8 +27,18 @@ pub struct EngineMapping {
 #[derive(Clone, Debug, Default)]
 pub struct ScanState {
     engine: Option<Arc<str>>,
-    waiting: Rate,
-    running: Rate,
+    waiting: Remembered,
+    running: Remembered,
+    kv_usage: SeriesCount,
+    /// When it last named its queue.
+    queue_named: Option<Time>,
+}
+
+/// Of a number of requests.
+#[derive(Clone, Debug, Default)]
+struct Remembered {
+    series: SeriesCount,
+    rate: Rate,
 }
 
 /// What one page brought.
@@ -37,8 +49,8 @@ pub struct ScanReport {
     pub ignored_values: u64,
     /// Lines of wanted families that cannot be read.
     pub broken_lines: u64,
-    /// The specs of which the page has no series. That of the LoRA adapters is not listed: servers without any leave it
-    /// out.
+    /// The specs of which the page has no series, or not all of them, with the reason behind it. That of the LoRA adapters
+    /// is not listed where there are none: servers without any leave it out.
     pub missing: Vec<Arc<str>>,
 }
 
@@ -85,45 +97,115 @@ impl EngineMapping {
     }
 
     /// Reads a page that was asked for at `began`. Several series of one reading are those of several engines in one
-    /// server: the requests of all are summed, and the fullest KV cache counts.
+    /// server: the requests of all are summed, and the fullest KV cache counts. Where one of them cannot be read, or is not
+    /// there any more, the reading is missing: half a sum is none.
     ///
     /// A number of requests that the page declares a counter is taken as what the counter grows by per second; `state` is
     /// that of the endpoint.
     pub fn scan(&self, page: &[u8], began: Time, state: &mut ScanState) -> ScanReport {
-        if state.engine.as_ref() != Some(&self.name) {
-            *state = ScanState { engine: Some(Arc::clone(&self.name)), ..ScanState::default() };
-        }
-        let mut report =
-            ScanReport { scraped: Scraped::at(began), ignored_values: 0, broken_lines: 0, missing: Vec::new() };
-        let mut tallies: SmallVec<[Tally<'_>; 12]> =
-            self.readings.iter().map(|reading| Tally::new(reading.role.combine())).collect();
-        self.families.scan(page, |family, kind, sample| {
-            let Some(sample) = sample else {
-                report.broken_lines += 1;
-                return;
+        let mut scan = self.begin(page);
+        while !scan.advance(usize::MAX) {}
+        scan.finish(began, state)
+    }
+
+    /// The same in parts.
+    pub fn begin<'m, 'p>(&'m self, page: &'p [u8]) -> Scan<'m, 'p> {
+        let tallies = self.readings.iter().map(|reading| Tally::new(reading.role.combine())).collect();
+        Scan { mapping: self, lines: self.families.lines(page), tallies, ignored_values: 0, broken_lines: 0 }
+    }
+}
+
+/// A page that is being read.
+#[derive(Clone, Debug)]
+pub struct Scan<'m, 'p> {
+    mapping: &'m EngineMapping,
+    lines: Lines<'p>,
+    tallies: SmallVec<[Tally<'p>; 12]>,
+    ignored_values: u64,
+    broken_lines: u64,
+}
+
+impl Scan<'_, '_> {
+    /// Reads the next lines, of about `bytes` bytes; tells whether those were the last ones.
+    pub fn advance(&mut self, bytes: usize) -> bool {
+        let Self { mapping, lines, tallies, ignored_values, broken_lines } = self;
+        mapping.families.read(lines, bytes, |family, kind, found| {
+            let of_family = mapping.readings_of[family].clone();
+            let sample = match found {
+                Found::Sample(sample) => sample,
+                Found::Broken => {
+                    *broken_lines += 1;
+                    // Nobody knows which of them it is.
+                    for index in of_family.filter(|index| mapping.readings[*index].role.needs_all()) {
+                        tallies[index].flaw.get_or_insert(Flaw::Unreadable);
+                    }
+                    return;
+                }
+                Found::TooMany => {
+                    of_family.for_each(|index| tallies[index].flaw = Some(Flaw::TooMany));
+                    return;
+                }
             };
-            for index in self.readings_of[family].clone() {
-                let reading = &self.readings[index];
-                if reading.is_met_by(sample.labels) {
-                    tallies[index].matched = true;
-                    tallies[index].kind = kind;
-                    if reading.role.accepts(kind, sample.value) {
-                        tallies[index].add(sample);
+            for index in of_family {
+                let (Reading { role, .. }, tally) = (&mapping.readings[index], &mut tallies[index]);
+                if mapping.readings[index].is_met_by(sample.labels) {
+                    tally.matched = true;
+                    tally.kind = kind;
+                    if role.accepts(kind, sample.value) {
+                        tally.add(sample);
                     } else {
-                        report.ignored_values += 1;
+                        *ignored_values += 1;
+                        if role.needs_all() {
+                            tally.flaw.get_or_insert(Flaw::Unreadable);
+                        }
                     }
                 }
             }
-        });
-        for (reading, tally) in self.readings.iter().zip(&tallies) {
-            if tally.matched {
-                reading.role.publish(tally, state, &mut report);
-            } else if !matches!(reading.role, Role::Lora) {
-                report.missing.push(Arc::clone(reading.spec.text()));
+        })
+    }
+
+    /// What the page says, as far as it was read.
+    pub fn finish(self, began: Time, state: &mut ScanState) -> ScanReport {
+        let Self { mapping, lines: _, tallies, ignored_values, broken_lines } = self;
+        if state.engine.as_ref() != Some(&mapping.name) {
+            *state = ScanState { engine: Some(Arc::clone(&mapping.name)), ..ScanState::default() };
+        }
+        let scraped = Scraped { engine: Some(Arc::clone(&mapping.name)), ..Scraped::at(began) };
+        let mut report = ScanReport { scraped, ignored_values, broken_lines, missing: Vec::new() };
+        for (Reading { spec, role }, tally) in mapping.readings.iter().zip(&tallies) {
+            match role.gap(tally, began, state) {
+                None => role.publish(tally, state, &mut report),
+                Some(Gap::NoSeries) if matches!(role, Role::Lora) => {}
+                Some(Gap::NoSeries) => report.missing.push(Arc::clone(spec.text())),
+                Some(gap) => report.missing.push(format!("{} ({gap})", spec.text()).into()),
             }
         }
+        report.scraped.lost_queue = state.has_lost_queue(began, report.scraped.waiting.is_some());
         report
     }
+}
+
+impl ScanState {
+    /// Takes note of whether the page at `began` names the queue; tells whether it does not, though one did lately.
+    fn has_lost_queue(&mut self, began: Time, names_queue: bool) -> bool {
+        if names_queue {
+            self.queue_named = Some(began);
+        }
+        !names_queue && self.queue_named.is_some_and(|at| began.saturating_since(at) < MEMORY)
+    }
+}
+
+/// Why a reading is missing.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum Gap {
+    #[error("no series")]
+    NoSeries,
+    #[error("not all of it can be read")]
+    Unreadable,
+    #[error("more than {MAX_SAMPLES} lines")]
+    TooMany,
+    #[error("fewer series than lately")]
+    Fewer,
 }
 
 fn readings(config: &EngineConfig) -> Vec<Reading> {
@@ -185,6 +267,28 @@ impl Role {
         }
     }
 
+    /// Whether a part of its series tells nothing.
+    const fn needs_all(&self) -> bool {
+        matches!(self, Self::Waiting | Self::Running | Self::KvUsage)
+    }
+
+    /// What a page lacks for it that brought `tally`.
+    fn gap(&self, tally: &Tally<'_>, began: Time, state: &mut ScanState) -> Option<Gap> {
+        match tally.flaw {
+            Some(Flaw::TooMany) => return Some(Gap::TooMany),
+            Some(Flaw::Unreadable) => return Some(Gap::Unreadable),
+            None if !tally.matched => return Some(Gap::NoSeries),
+            None => {}
+        }
+        let series = match self {
+            Self::Waiting => &mut state.waiting.series,
+            Self::Running => &mut state.running.series,
+            Self::KvUsage => &mut state.kv_usage,
+            Self::Lora | Self::CacheInfo { .. } | Self::BlockSize | Self::Blocks | Self::Custom(_) => return None,
+        };
+        (!series.note(began, tally.series)).then_some(Gap::Fewer)
+    }
+
     /// Whether `value`, of a family of this kind, can be what it is said to be.
     fn accepts(&self, kind: Kind, value: f64) -> bool {
         match self {
@@ -204,10 +308,10 @@ impl Role {
         let ScanReport { scraped, ignored_values, .. } = report;
         let began = scraped.began;
         match self {
-            Self::Waiting => scraped.waiting = requests(tally, began, &mut state.waiting),
-            Self::Running => scraped.running = requests(tally, began, &mut state.running),
+            Self::Waiting => scraped.waiting = requests(tally, began, &mut state.waiting.rate),
+            Self::Running => scraped.running = requests(tally, began, &mut state.running.rate),
             Self::KvUsage => scraped.kv_usage = tally.value().map(|usage| usage.min(1.0)),
-            Self::Lora => scraped.lora = tally.labels().map(|labels| adapters(labels, ignored_values)),
+            Self::Lora => scraped.lora = tally.labels().and_then(|labels| adapters(labels, ignored_values)),
             Self::CacheInfo { block_size_label, num_blocks_label } => {
                 let Some(labels) = tally.labels() else { return };
                 let block_size = labels.get(block_size_label).and_then(|value| whole(value, ignored_values));
@@ -256,16 +360,23 @@ fn geometry(labels: CacheGeometry, gauges: CacheGeometry) -> Option<CacheGeometr
     (block_size.is_some() || blocks.is_some()).then_some(CacheGeometry { block_size, blocks })
 }
 
-fn adapters(labels: Labels<'_>, ignored_values: &mut u64) -> LoraAdapters {
-    let listed = |label: &str| {
+/// More LoRA adapters than any server has.
+const MOST_ADAPTERS: usize = 1024;
+
+/// None if there are too many: some of them are not all.
+fn adapters(labels: Labels<'_>, ignored_values: &mut u64) -> Option<LoraAdapters> {
+    let mut listed = |label: &str| -> Option<BTreeSet<Arc<str>>> {
         let text = labels.get(label).and_then(LabelValue::text).unwrap_or_default();
-        text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(Arc::from).collect()
+        let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let is_bounded = names().nth(MOST_ADAPTERS).is_none();
+        *ignored_values += u64::from(!is_bounded);
+        is_bounded.then(|| names().map(Arc::from).collect())
     };
-    LoraAdapters {
-        running: listed("running_lora_adapters"),
-        waiting: listed("waiting_lora_adapters"),
+    Some(LoraAdapters {
+        running: listed("running_lora_adapters")?,
+        waiting: listed("waiting_lora_adapters")?,
         max: labels.get("max_lora").and_then(|value| whole(value, ignored_values)),
-    }
+    })
 }
 
 /// A label that is a number from 1 up. Servers write `None` for one they do not know, or 0 or nothing.

@@ -12,6 +12,14 @@ pub(super) enum Combine {
     Newest,
 }
 
+/// Why the series of a reading are not all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// A line cannot be read, or has a value that makes no sense.
+    Unreadable,
+    TooMany,
+}
+
 /// What was found for one reading so far.
 #[derive(Clone, Debug)]
 pub(super) struct Tally<'p> {
@@ -19,6 +27,10 @@ pub(super) struct Tally<'p> {
     pub(super) kind: Kind,
     /// A series was there, whatever its value.
     pub(super) matched: bool,
+    /// Not all of what there is can be told.
+    pub(super) flaw: Option<Flaw>,
+    /// How many series were added.
+    pub(super) series: usize,
     /// The series before the last one, combined.
     earlier: Option<Sample<'p>>,
     last: Option<Sample<'p>>,
@@ -26,7 +38,7 @@ pub(super) struct Tally<'p> {
 
 impl<'p> Tally<'p> {
     pub(super) const fn new(combine: Combine) -> Self {
-        Self { combine, kind: Kind::Level, matched: false, earlier: None, last: None }
+        Self { combine, kind: Kind::Level, matched: false, flaw: None, series: 0, earlier: None, last: None }
     }
 
     /// Adds one sample. The samples of one series stand side by side, and the latest of them counts.
@@ -39,10 +51,15 @@ impl<'p> Tally<'p> {
             }
             Some(last) => {
                 self.earlier = Some(self.combine.apply(self.earlier, last));
-                self.last = Some(sample);
+                self.begin(sample);
             }
-            None => self.last = Some(sample),
+            None => self.begin(sample),
         }
+    }
+
+    fn begin(&mut self, sample: Sample<'p>) {
+        self.last = Some(sample);
+        self.series += 1;
     }
 
     fn result(&self) -> Option<Sample<'p>> {

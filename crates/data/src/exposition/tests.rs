@@ -61,7 +61,7 @@ fn a_line_has_many_spellings() {
 }
 
 #[test]
-fn a_broken_line_spoils_itself_only() {
+fn a_broken_line_spoils_the_readings_of_its_family_only() {
     for line in [
         WAITING,
         "vllm:num_requests_waiting ",
@@ -79,7 +79,8 @@ fn a_broken_line_spoils_itself_only() {
         "vllm:num_requests_waiting 7 NaN",
     ] {
         let report = scan(&format!("{line}\nvllm:num_requests_running 1\n{WAITING}{{engine=\"1\"}} 5\n"));
-        assert_eq!((report.scraped.waiting, report.scraped.running), (Some(5), Some(1)), "{line:?}");
+        assert_eq!((report.scraped.waiting, report.scraped.running), (None, Some(1)), "{line:?}");
+        assert!(report.missing.contains(&"vllm:num_requests_waiting (not all of it can be read)".into()), "{line:?}");
         assert_eq!((report.ignored_values, report.broken_lines), (0, 1), "{line:?}");
     }
 }
@@ -105,8 +106,8 @@ fn other_families_are_passed_over_however_alike() {
 fn values_that_make_no_sense_are_ignored_and_counted() {
     for value in ["NaN", "+Inf", "-Inf", "-1", "-0.5", "1e10", "1e308"] {
         let report = scan(&format!("{WAITING}{{engine=\"0\"}} {value}\n{WAITING}{{engine=\"1\"}} 5\n"));
-        assert_eq!((report.scraped.waiting, report.ignored_values, report.broken_lines), (Some(5), 1, 0), "{value}");
-        assert!(report.missing.iter().all(|spec| **spec != *WAITING), "it is there");
+        assert_eq!((report.scraped.waiting, report.ignored_values, report.broken_lines), (None, 1, 0), "{value}");
+        assert!(report.missing.contains(&"vllm:num_requests_waiting (not all of it can be read)".into()), "{value}");
     }
     for (value, expected, ignored) in [("1.004", Some(1.0), 0), ("37", None, 1), ("-0.1", None, 1), ("NaN", None, 1)] {
         let report = scan(&format!("vllm:kv_cache_usage_perc {value}\n"));
@@ -123,6 +124,99 @@ fn the_engines_of_one_server_are_taken_together() {
     );
     let scraped = report.scraped;
     assert_eq!((scraped.waiting, scraped.running, scraped.kv_usage), (Some(5), Some(30), Some(0.5)));
+}
+
+#[test]
+fn the_fullest_of_the_caches_is_not_known_where_one_of_them_is_not() {
+    for second in ["NaN", "many", "37"] {
+        let report =
+            scan(&format!("vllm:kv_cache_usage_perc{{e=\"0\"}} 0.1\nvllm:kv_cache_usage_perc{{e=\"1\"}} {second}\n"));
+        assert_eq!(report.scraped.kv_usage, None, "{second}");
+    }
+}
+
+/// An endpoint that has said this, and what is read of the next page.
+fn scan_after(before: &[(u64, &str)], at: u64, page: &str) -> sluice_core::Scraped {
+    let (mappings, mut state) = (EngineMappings::default(), ScanState::default());
+    let vllm = mappings.for_labels(&BTreeMap::new());
+    let mut scan = |at, page: &str| vllm.scan(page.as_bytes(), Time::from_millis(at), &mut state).scraped;
+    for &(at, page) in before {
+        scan(at, page);
+    }
+    scan(at, page)
+}
+
+#[test]
+fn an_engine_that_is_not_told_of_any_more_makes_the_sum_unknown_for_a_while() {
+    let both = "vllm:num_requests_waiting{engine=\"0\"} 0\nvllm:num_requests_waiting{engine=\"1\"} 50\n";
+    let one = "vllm:num_requests_waiting{engine=\"0\"} 0\n";
+    let of = |scraped: sluice_core::Scraped| (scraped.waiting, scraped.lost_queue);
+    assert_eq!(of(scan_after(&[(0, both)], 50, both)), (Some(50), false));
+    assert_eq!(of(scan_after(&[(0, both)], 50, one)), (None, true));
+    assert_eq!(of(scan_after(&[(0, both), (50, one)], 9_999, one)), (None, true));
+    assert_eq!(of(scan_after(&[(0, both), (50, one)], 10_000, one)), (Some(0), false), "it has gone for good");
+    assert_eq!(of(scan_after(&[(0, both), (50, one)], 100, both)), (Some(50), false));
+}
+
+#[test]
+fn a_queue_that_is_not_named_any_more_is_missed_for_a_while() {
+    let (both, cache) =
+        ("vllm:num_requests_waiting 4\nvllm:kv_cache_usage_perc 0.5\n", "vllm:kv_cache_usage_perc 0.5\n");
+    let lost = |before: &[(u64, &str)], at| scan_after(before, at, cache).lost_queue;
+    assert!(lost(&[(0, both)], 50) && lost(&[(0, both), (50, cache)], 9_999));
+    assert!(!lost(&[(0, both), (50, cache)], 10_000), "it has become one that never names it");
+    assert!(!lost(&[], 0) && !lost(&[(0, cache)], 50));
+}
+
+#[test]
+fn a_kind_is_declared_between_any_blanks() {
+    for declaration in ["# TYPE vllm:num_requests_waiting counter", "#\tTYPE  vllm:num_requests_waiting \t counter \r"]
+    {
+        let page = format!("{declaration}\nvllm:num_requests_waiting 3\n");
+        assert_eq!(scan(&page).scraped.waiting, None, "{declaration:?}: how a counter stands is no number of requests");
+    }
+    for comment in ["#TYPE vllm:num_requests_waiting counter", "# TYPEvllm:num_requests_waiting counter", "# TYPE"] {
+        assert_eq!(waiting(&format!("{comment}\nvllm:num_requests_waiting 3\n")), Some(3), "{comment:?}");
+    }
+}
+
+#[test]
+fn what_a_hostile_page_has_too_much_of_is_not_read() {
+    let names = (0..1_025).map(|name| format!("{name},")).collect::<String>();
+    let lora = |names: &str| format!("vllm:lora_requests_info{{max_lora=\"4\",running_lora_adapters=\"{names}\"}} 1\n");
+    let report = scan(&lora(&names));
+    assert_eq!((report.scraped.lora, report.ignored_values), (None, 1), "too many adapters");
+    assert_eq!(scan(&lora(names.strip_suffix("1024,").unwrap())).scraped.lora.unwrap().running.len(), 1_024);
+    let report = scan(&lora(&"x".repeat(64 << 10)));
+    assert_eq!((report.scraped.lora, report.broken_lines), (None, 1), "a long line");
+    let series =
+        |count: u32| (0..count).map(|n| format!("vllm:num_requests_waiting{{n=\"{n}\"}} 1\n")).collect::<String>();
+    assert_eq!(waiting(&series(10_000)), Some(10_000));
+    let report = scan(&series(10_001));
+    assert_eq!(report.scraped.waiting, None);
+    assert!(
+        report.missing.contains(&"vllm:num_requests_waiting (more than 10000 lines)".into()),
+        "{:?}",
+        report.missing
+    );
+}
+
+#[test]
+fn a_page_is_read_in_parts_as_it_is_at_once() {
+    let page = "# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{e=\"0\"} 2\n\n  vllm:num_requests_running 3\n\
+                vllm:num_requests_waiting{e=\"1\"} 3\nvllm:kv_cache_usage_perc 0.5";
+    let mappings = EngineMappings::default();
+    let vllm = mappings.for_labels(&BTreeMap::new());
+    for bytes in 1..page.len() + 2 {
+        let mut scan = vllm.begin(page.as_bytes());
+        let mut parts = 1;
+        while !scan.advance(bytes) {
+            parts += 1;
+        }
+        assert!(parts <= page.len().div_ceil(bytes), "{bytes}");
+        assert!(bytes > 20 || parts >= 4, "{bytes}");
+        assert_eq!(scan.finish(Time::ZERO, &mut ScanState::default()), self::scan(page), "{bytes}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -37,6 +37,11 @@ pub(super) const MAX_PAGE: usize = 8 << 20;
 /// What is read at once. A page of 60 kB comes in one piece or two.
 const READ_BUFFER: usize = 64 << 10;
 
+const UNPACKED_AT_ONCE: u64 = 64 << 10;
+
+/// More answers than anybody sends before the answer: `103 Early Hints` and the like.
+const MAX_INFORMATIONAL: u32 = 16;
+
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
@@ -52,6 +57,8 @@ pub(super) enum ReadError {
     Redirect { status: StatusCode, to: String },
     #[error("more than {MAX_PAGE} bytes")]
     TooLarge,
+    #[error("more than {MAX_INFORMATIONAL} informational answers")]
+    Informational,
     #[error("content encoding {0:?}, which was not asked for")]
     Encoding(String),
     #[error("damaged gzip: {0}")]
@@ -185,13 +192,26 @@ impl Connection {
         }
     }
 
-    async fn get(mut self, request: Request<Empty<Bytes>>) -> Result<(Bytes, Option<Self>), Failed> {
+    async fn get(mut self, mut request: Request<Empty<Bytes>>) -> Result<(Bytes, Option<Self>), Failed> {
         let Self { requests, driver, .. } = &mut self;
         let answered = AtomicBool::new(false);
+        let informational = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&informational);
+        hyper::ext::on_informational(&mut request, move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
         let exchange = async {
             let unanswered = |error| Failed { answered: false, error: ReadError::Broken(error) };
             requests.ready().await.map_err(unanswered)?;
-            let response = requests.send_request(request).await.map_err(unanswered)?;
+            let mut response = pin!(requests.send_request(request));
+            // The connection is driven before this is looked at, and takes in a bounded number of bytes each time.
+            let response = poll_fn(|cx| match response.as_mut().poll(cx) {
+                Poll::Pending if informational.load(Ordering::Relaxed) > MAX_INFORMATIONAL => {
+                    Poll::Ready(Err(Failed { answered: true, error: ReadError::Informational }))
+                }
+                polled => polled.map_err(unanswered),
+            });
+            let response = response.await?;
             answered.store(true, Ordering::Relaxed);
             take_page(response).await.map_err(|error| Failed { answered: true, error })
         };
@@ -232,7 +252,7 @@ async fn take_page(response: Response<Incoming>) -> Result<Bytes, ReadError> {
     }
     let packed = is_packed(head.headers.get(CONTENT_ENCODING))?;
     let page = collect(body).await?;
-    if packed { unpack(&page).map(Bytes::from) } else { Ok(page) }
+    if packed { unpack(&page).await.map(Bytes::from) } else { Ok(page) }
 }
 
 /// The whole body; without a copy if it comes in one piece, as it does where it fits into [`READ_BUFFER`] and the network
@@ -287,15 +307,18 @@ fn is_packed(encoding: Option<&HeaderValue>) -> Result<bool, ReadError> {
 
 /// One stream of gzip: what a server sends that packs its answers. More of them behind each other, which gzip allows, would
 /// let a few bytes cost any amount of time.
-fn unpack(packed: &[u8]) -> Result<Vec<u8>, ReadError> {
+///
+/// In parts, between which others have their turn: a few kB can be a page of the largest size.
+async fn unpack(packed: &[u8]) -> Result<Vec<u8>, ReadError> {
     let mut page = Vec::new();
-    let bound = u64::try_from(MAX_PAGE).unwrap_or(u64::MAX).saturating_add(1);
-    let mut plain = flate2::bufread::GzDecoder::new(packed).take(bound);
-    plain.read_to_end(&mut page).map_err(ReadError::Gzip)?;
-    if page.len() > MAX_PAGE {
-        return Err(ReadError::TooLarge);
+    let mut plain = flate2::bufread::GzDecoder::new(packed);
+    while (&mut plain).take(UNPACKED_AT_ONCE).read_to_end(&mut page).map_err(ReadError::Gzip)? > 0 {
+        if page.len() > MAX_PAGE {
+            return Err(ReadError::TooLarge);
+        }
+        tokio::task::yield_now().await;
     }
-    if !plain.into_inner().into_inner().is_empty() {
+    if !plain.into_inner().is_empty() {
         return Err(ReadError::Gzip(io::Error::new(io::ErrorKind::InvalidData, "bytes behind the end")));
     }
     Ok(page)

@@ -10,16 +10,17 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
-use hyper::body::Bytes;
 use rand::rngs::SmallRng;
-use sluice_core::{Clock, Endpoint, Scraped, Time};
+use sluice_core::{Clock, Endpoint, Time};
 
 use super::client::{Connection, Page, ReadError};
 use super::metrics::ScrapeMetrics;
+use super::pace::{Pace, effort};
 use super::schedule::Schedule;
+use super::verdict::{News, Verdict, Verdicts};
 use super::{Observer, Orders, Shared};
 use crate::Snapshot;
-use crate::exposition::{EngineMappings, ScanState};
+use crate::exposition::{EngineMapping, EngineMappings, ScanReport, ScanState};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -37,42 +38,61 @@ struct Target {
     endpoint: Arc<Endpoint>,
     /// None while it is in use, and where there is none to keep.
     connection: Option<Connection>,
+    /// That of a new endpoint while it is in use.
     scan: ScanState,
-    /// What its last page lacked.
-    missing: Vec<Arc<str>>,
+    pace: Pace,
+    verdicts: Verdicts,
     /// Gives up the scrape that runs.
     running: Option<AbortHandle>,
 }
 
 impl Target {
     fn new(endpoint: Arc<Endpoint>) -> Self {
-        Self { endpoint, connection: None, scan: ScanState::default(), missing: Vec::new(), running: None }
+        Self {
+            endpoint,
+            connection: None,
+            scan: ScanState::default(),
+            pace: Pace::default(),
+            verdicts: Verdicts::default(),
+            running: None,
+        }
     }
 
-    /// Gives the endpoint what its page says. The error says why that is nothing at all.
-    fn take_in(&mut self, page: &[u8], began: Time, plan: &Plan, metrics: &ScrapeMetrics) -> Result<(), String> {
-        let engine = plan.engines.for_labels(&self.endpoint.labels);
-        let report = engine.scan(page, began, &mut self.scan);
-        metrics.ignored(report.ignored_values);
-        if report.broken_lines > 0 || !report.missing.is_empty() {
+    /// Gives the endpoint what its page says, if that is anything at all.
+    fn take_in(&mut self, report: ScanReport, effort: Duration, metrics: &ScrapeMetrics) -> Verdict {
+        let ScanReport { mut scraped, ignored_values, broken_lines, missing } = report;
+        metrics.ignored(ignored_values);
+        if broken_lines > 0 || !missing.is_empty() {
             metrics.incomplete_page();
         }
-        if !report.missing.is_empty() && report.scraped == Scraped::at(began) {
-            return Err(format!("no metrics of the engine {} in the page", engine.name()));
+        let missing = missing.join(", ");
+        if scraped.is_empty() && !missing.is_empty() {
+            let engine = scraped.engine.as_deref().unwrap_or_default();
+            return Verdict::Unreadable(format!("no metrics of the engine {engine} in the page: {missing}"));
         }
-        if report.missing != self.missing {
-            let endpoint = &self.endpoint.id;
-            if report.missing.is_empty() {
-                tracing::info!(%endpoint, "the endpoint's page has all metrics of its engine again");
-            } else {
-                let missing = report.missing.join(", ");
-                let what = "metrics of the engine are not in the endpoint's page";
-                tracing::warn!(%endpoint, engine = %engine.name(), missing, "{what}");
+        scraped.lenience = self.pace.note(effort);
+        self.endpoint.set_scraped(scraped);
+        if missing.is_empty() { Verdict::Whole } else { Verdict::Incomplete(missing) }
+    }
+
+    /// Tells the log what has changed.
+    fn tell(&mut self, now: Time, verdict: Verdict) {
+        let Some(News { before, now, changes, failures }) = self.verdicts.note(now, verdict) else { return };
+        let endpoint = &self.endpoint.id;
+        match (before, now) {
+            (_, Verdict::Unreadable(reason)) => {
+                tracing::warn!(%endpoint, reason, changes, "metrics of the endpoint cannot be read");
             }
-            self.missing = report.missing;
+            (_, Verdict::Incomplete(missing)) => {
+                tracing::warn!(%endpoint, missing, changes, "metrics of the engine are not in the endpoint's page");
+            }
+            (Verdict::Incomplete(_), Verdict::Whole) => {
+                tracing::info!(%endpoint, changes, "the endpoint's page has all metrics of its engine again");
+            }
+            (Verdict::Unreadable(_) | Verdict::Whole, Verdict::Whole) => {
+                tracing::info!(%endpoint, failures, changes, "metrics of the endpoint can be read again");
+            }
         }
-        self.endpoint.set_scraped(report.scraped);
-        Ok(())
     }
 }
 
@@ -88,12 +108,37 @@ impl Drop for Target {
 struct Ended {
     serial: u64,
     began: Time,
-    read: Result<(Bytes, Option<Connection>), ReadError>,
+    scan: ScanState,
+    read: Result<Read, ReadError>,
+}
+
+/// A page that was read.
+struct Read {
+    report: ScanReport,
+    bytes: usize,
+    connection: Option<Connection>,
+}
+
+/// What is read of a page before others have their turn: well below a millisecond.
+const PART: usize = 64 << 10;
+
+/// Scans a page without holding up anybody for long.
+pub(super) async fn scan_in_parts(
+    engine: &EngineMapping,
+    page: &[u8],
+    began: Time,
+    state: &mut ScanState,
+) -> ScanReport {
+    let mut scan = engine.begin(page);
+    while !scan.advance(PART) {
+        tokio::task::yield_now().await;
+    }
+    scan.finish(began, state)
 }
 
 enum Event {
     Orders,
-    Ended(Ended),
+    Ended(Box<Ended>),
     Due,
 }
 
@@ -109,7 +154,7 @@ pub(super) struct Driver {
     schedule: Schedule,
     /// By the serials of their endpoints.
     targets: BTreeMap<u64, Target>,
-    running: FuturesUnordered<Abortable<BoxFuture<Ended>>>,
+    running: FuturesUnordered<Abortable<BoxFuture<Box<Ended>>>>,
 }
 
 impl Driver {
@@ -140,7 +185,7 @@ impl Driver {
             self.begin_due();
             match self.next_event().await {
                 Event::Orders => self.take_orders(),
-                Event::Ended(ended) => self.finish(ended),
+                Event::Ended(ended) => self.finish(*ended),
                 Event::Due => {}
             }
         }
@@ -166,6 +211,8 @@ impl Driver {
         let Orders { pool, plan, wanted, .. } = self.shared.take_orders();
         let now = self.clock.now();
         if let Some(plan) = plan {
+            // Whatever was wrong with the files of the former plan: nobody follows them any more.
+            self.metrics.certificate_failing().set(0);
             self.targets.clear();
             self.schedule = Schedule::new(plan.as_ref().map_or(Duration::ZERO, |plan| plan.interval));
             self.plan = plan;
@@ -209,46 +256,65 @@ impl Driver {
         let now = self.clock.now();
         while let Some(serial) = self.schedule.take_due(now) {
             let (Some(plan), Some(target)) = (&self.plan, self.targets.get_mut(&serial)) else { continue };
-            let (page, address, kept) = (plan.page.clone(), target.endpoint.address, target.connection.take());
+            let (page, engines, endpoint) =
+                (plan.page.clone(), Arc::clone(&plan.engines), Arc::clone(&target.endpoint));
+            let (kept, mut scan) = (target.connection.take(), std::mem::take(&mut target.scan));
             let began = self.clock.now();
-            let scrape: BoxFuture<Ended> =
-                Box::pin(async move { Ended { serial, began, read: page.read(address, kept).await } });
+            let scrape: BoxFuture<Box<Ended>> = Box::pin(async move {
+                let read = match page.read(endpoint.address, kept).await {
+                    Ok((page, connection)) => {
+                        let engine = engines.for_labels(&endpoint.labels);
+                        let report = scan_in_parts(engine, &page, began, &mut scan).await;
+                        Ok(Read { report, bytes: page.len(), connection })
+                    }
+                    Err(error) => Err(error),
+                };
+                Box::new(Ended { serial, began, scan, read })
+            });
             let (handle, registration) = AbortHandle::new_pair();
             target.running = Some(handle);
             self.running.push(Abortable::new(scrape, registration));
         }
     }
 
-    fn finish(&mut self, Ended { serial, began, read }: Ended) {
+    fn finish(&mut self, Ended { serial, began, scan, read }: Ended) {
         let now = self.clock.now();
-        self.metrics.took(now.saturating_since(began));
-        let (Some(plan), Some(target)) = (&self.plan, self.targets.get_mut(&serial)) else { return };
+        let took = now.saturating_since(began);
+        self.metrics.took(took);
+        let Some(target) = self.targets.get_mut(&serial) else { return };
         target.running = None;
-        let answered = match read {
-            Ok((page, connection)) => {
+        target.scan = scan;
+        let (verdict, effort) = match read {
+            Ok(Read { report, bytes, connection }) => {
                 target.connection = connection;
-                target.take_in(&page, began, plan, &self.metrics)
+                let effort = effort(took, bytes);
+                (target.take_in(report, effort, &self.metrics), effort)
             }
             Err(error) => {
                 self.metrics.no_page();
-                Err(error.to_string())
+                (Verdict::Unreadable(shortened(error.to_string())), took)
             }
         };
-        let failures = self.schedule.finished(now, serial, answered.is_ok(), &mut self.rng).unwrap_or(0);
-        let endpoint = &target.endpoint;
-        match answered {
-            Ok(()) => {
-                if failures > 0 {
-                    tracing::info!(endpoint = %endpoint.id, failures, "metrics of the endpoint can be read again");
-                }
-                (self.observer)(endpoint);
-            }
-            Err(reason) if failures == 0 => {
-                tracing::warn!(endpoint = %endpoint.id, reason, "metrics of the endpoint cannot be read");
-            }
-            Err(reason) => tracing::debug!(endpoint = %endpoint.id, reason, failures, "no metrics"),
+        let is_page = !matches!(verdict, Verdict::Unreadable(_));
+        let failures = self.schedule.finished(now, serial, is_page.then_some(effort), &mut self.rng);
+        if let Verdict::Unreadable(reason) = &verdict {
+            tracing::debug!(endpoint = %target.endpoint.id, reason, failures, "no metrics");
+        } else {
+            (self.observer)(&target.endpoint);
         }
+        target.tell(now, verdict);
     }
+}
+
+/// Of what an endpoint makes others say, no more than this gets into the log at once, in bytes.
+const MAX_REASON: usize = 256;
+
+pub(super) fn shortened(mut reason: String) -> String {
+    if reason.len() > MAX_REASON {
+        reason.truncate(reason.floor_char_boundary(MAX_REASON));
+        reason.push('…');
+    }
+    reason
 }
 
 async fn sleep_or_forever(duration: Option<Duration>) {

@@ -50,7 +50,7 @@ impl Collector for PoolGauges {
         }
         let snapshot = self.table.snapshot();
         let now = self.clock.now();
-        let is_fresh = |scraped: &Scraped| now.saturating_since(scraped.began) <= self.staleness;
+        let is_fresh = |scraped: &Scraped| scraped.is_fresh(now, self.staleness);
         let fresh: Vec<(&Arc<Endpoint>, Arc<Scraped>)> = snapshot
             .endpoints()
             .iter()

@@ -24,7 +24,7 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// * Endpoints keep out of step: the first interval of each is cut at random, and every one is up to a tenth longer or
 ///   shorter than told. Those whose turns are next to each other have them together, at a [`TICK`].
-/// * One that takes longer than an interval to answer is left alone for as long as it took.
+/// * One that takes longer than an interval is left alone for as long as it took: to answer, or to be read.
 /// * One that fails is asked again after an interval, then after two, four and so on. The first answer ends that.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -103,12 +103,19 @@ impl Schedule {
         Some(serial)
     }
 
-    /// The running scrape of an endpoint is over. Returns how many had failed in a row before it; none if the endpoint is
-    /// not there any more.
-    pub(super) fn finished(&mut self, now: Time, serial: u64, answered: bool, rng: &mut impl Rng) -> Option<u32> {
+    /// The running scrape of an endpoint is over, and brought a page if there is an [`effort`](super::pace::effort). Returns
+    /// how many had failed in a row before it; none if the endpoint is not there any more.
+    pub(super) fn finished(
+        &mut self,
+        now: Time,
+        serial: u64,
+        effort: Option<Duration>,
+        rng: &mut impl Rng,
+    ) -> Option<u32> {
         let entry = self.endpoints.get_mut(&serial)?;
         let (State::Running { again }, Some(began)) = (entry.state, entry.began) else { return None };
         let failures_before = entry.failures;
+        let answered = effort.is_some();
         let first_answer = answered && !entry.answered;
         entry.answered |= answered;
         entry.failures = if answered { 0 } else { failures_before.saturating_add(1) };
@@ -123,8 +130,7 @@ impl Schedule {
             } else {
                 jittered(self.interval, rng)
             };
-            let took = now.saturating_since(began);
-            let rest = if took > self.interval { took } else { Duration::ZERO };
+            let rest = effort.filter(|effort| *effort > self.interval).unwrap_or_default();
             let due = nearest_tick(began.saturating_add(interval));
             due.max(began.saturating_add(MIN_GAP)).max(now.saturating_add(rest))
         };

@@ -4,6 +4,9 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 
+use sluice_core::Scraped;
+
+use super::super::pace::{Pace, effort};
 use super::*;
 
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -31,7 +34,7 @@ fn answered_at(now: Time) -> Schedule {
     let mut schedule = Schedule::new(INTERVAL);
     schedule.add(now, 1);
     assert_eq!(schedule.take_due(now), Some(1));
-    assert_eq!(schedule.finished(now, 1, true, &mut rng()), Some(0));
+    assert_eq!(schedule.finished(now, 1, Some(Duration::ZERO), &mut rng()), Some(0));
     schedule
 }
 
@@ -54,14 +57,14 @@ fn the_first_interval_is_cut_at_random_and_the_others_are_about_what_was_asked()
     for serial in 0..100 {
         schedule.add(at(0), serial);
         assert_eq!(schedule.take_due(at(0)), Some(serial));
-        schedule.finished(at(1), serial, true, &mut rng);
+        schedule.finished(at(1), serial, Some(Duration::ZERO), &mut rng);
     }
     let mut firsts = Vec::new();
     while let Some(due) = schedule.next_due().filter(|due| *due <= at(50)) {
         let serial = schedule.take_due(due).unwrap();
         firsts.push(due);
         let end = due.saturating_add(Duration::from_millis(1));
-        schedule.finished(end, serial, true, &mut rng);
+        schedule.finished(end, serial, Some(Duration::ZERO), &mut rng);
         let next = schedule.due.iter().find(|(_, of)| *of == serial).unwrap().0;
         assert!(about(INTERVAL).contains(&next.saturating_since(due)), "{next}");
     }
@@ -81,7 +84,7 @@ fn many_endpoints_are_scraped_at_few_points_in_time_and_as_often_as_was_asked() 
     while let Some(due) = schedule.next_due().filter(|due| *due < until) {
         let serial = schedule.take_due(due).unwrap();
         *begun.entry(due).or_default() += 1;
-        schedule.finished(due.saturating_add(Duration::from_millis(1)), serial, true, &mut rng);
+        schedule.finished(due.saturating_add(Duration::from_millis(1)), serial, Some(Duration::ZERO), &mut rng);
     }
     let points = u64::try_from(begun.len()).unwrap();
     let ticks = until.as_nanos() / u64::try_from(TICK.as_nanos()).unwrap();
@@ -101,15 +104,15 @@ fn failures_are_asked_after_ever_longer_pauses_and_the_first_answer_ends_that() 
         let begin = schedule.next_due().unwrap();
         assert_eq!(schedule.take_due(begin), Some(1));
         let end = begin.saturating_add(Duration::from_secs(1));
-        assert_eq!(schedule.finished(end, 1, false, &mut rng), Some(failures));
+        assert_eq!(schedule.finished(end, 1, None, &mut rng), Some(failures));
         assert!(about(Duration::from_millis(pause)).contains(&pause_after(&schedule, end)), "after {failures}");
     }
     let begin = schedule.next_due().unwrap();
     schedule.take_due(begin);
-    assert_eq!(schedule.finished(begin, 1, true, &mut rng), Some(10));
+    assert_eq!(schedule.finished(begin, 1, Some(Duration::ZERO), &mut rng), Some(10));
     assert!(about(INTERVAL).contains(&pause_after(&schedule, begin)));
     schedule.take_due(schedule.next_due().unwrap());
-    assert_eq!(schedule.finished(begin, 1, true, &mut rng), Some(0));
+    assert_eq!(schedule.finished(begin, 1, Some(Duration::ZERO), &mut rng), Some(0));
 }
 
 #[test]
@@ -126,7 +129,7 @@ fn one_that_answers_slowly_is_left_alone_for_as_long_as_it_took() {
     schedule.take_due(begin);
     let slow = Duration::from_millis(300);
     let end = begin.saturating_add(slow);
-    schedule.finished(end, 1, true, &mut rng());
+    schedule.finished(end, 1, Some(slow), &mut rng());
     assert_eq!(pause_after(&schedule, end), slow);
 }
 
@@ -136,7 +139,7 @@ fn a_request_makes_an_endpoint_due_at_once_but_not_more_often_than_the_gap() {
     schedule.request(at(2), 1);
     assert_eq!(schedule.next_due(), Some(at(5)), "the last one began at 0");
     assert_eq!(schedule.take_due(at(5)), Some(1));
-    schedule.finished(at(6), 1, true, &mut rng());
+    schedule.finished(at(6), 1, Some(Duration::ZERO), &mut rng());
     schedule.request(at(20), 1);
     assert_eq!(schedule.next_due(), Some(at(20)));
     schedule.request(at(30), 1);
@@ -153,9 +156,9 @@ fn a_request_while_one_runs_is_served_right_after_it() {
     schedule.request(at(11), 1);
     schedule.request(at(12), 1);
     assert_eq!(schedule.take_due(at(30)), None);
-    schedule.finished(at(30), 1, true, &mut rng());
+    schedule.finished(at(30), 1, Some(Duration::ZERO), &mut rng());
     assert_eq!(schedule.take_due(at(30)), Some(1));
-    schedule.finished(at(31), 1, true, &mut rng());
+    schedule.finished(at(31), 1, Some(Duration::ZERO), &mut rng());
     assert!(schedule.next_due().unwrap() > at(70), "both requests were served by one scrape");
 }
 
@@ -165,7 +168,7 @@ fn requests_do_not_shorten_the_pause_of_one_that_fails() {
     schedule.request(at(10), 1);
     schedule.take_due(at(10));
     schedule.request(at(11), 1);
-    schedule.finished(at(12), 1, false, &mut rng());
+    schedule.finished(at(12), 1, None, &mut rng());
     let due = schedule.next_due().unwrap();
     assert!(due > at(50));
     schedule.request(at(13), 1);
@@ -181,7 +184,7 @@ fn one_that_is_gone_is_forgotten_even_in_mid_scrape() {
     schedule.add(at(1), 1);
     schedule.take_due(at(1));
     schedule.remove(1);
-    assert_eq!(schedule.finished(at(2), 1, true, &mut rng()), None);
+    assert_eq!(schedule.finished(at(2), 1, Some(Duration::ZERO), &mut rng()), None);
     assert_eq!(schedule.next_due(), None);
     schedule.remove(9);
 }
@@ -251,7 +254,7 @@ proptest! {
                 }
                 Step::End(serial, answered) => {
                     let Some(seen) = pool.get_mut(&serial).filter(|seen| seen.running) else { continue };
-                    let before = schedule.finished(now, serial, answered, &mut rng).unwrap();
+                    let before = schedule.finished(now, serial, answered.then_some(Duration::ZERO), &mut rng).unwrap();
                     prop_assert_eq!(before > 0, seen.failing);
                     seen.running = false;
                     seen.failing = !answered;
@@ -268,4 +271,43 @@ proptest! {
             prop_assert_eq!(schedule.endpoints.len(), pool.len());
         }
     }
+}
+
+/// From each page to the next one, what a slow endpoint said never becomes older than its lenience and the staleness that a
+/// detector allows by default.
+#[test]
+fn an_endpoint_that_answers_in_time_never_becomes_stale_however_slow() {
+    for (first, second) in [(0, 0), (90, 90), (130, 130), (250, 250), (900, 900), (130, 900), (900, 10)] {
+        let (mut schedule, mut rng, mut pace) = (Schedule::new(INTERVAL), rng(), Pace::default());
+        schedule.add(at(0), 1);
+        let mut said: Option<Scraped> = None;
+        for page in 0..200 {
+            let began = schedule.next_due().unwrap();
+            schedule.take_due(began);
+            // The first page of the slower kind is a surprise.
+            let took = Duration::from_millis(if page % 2 == 0 { first.max(second) } else { first.min(second) });
+            let there = began.saturating_add(took);
+            if let Some(said) = said {
+                assert!(said.is_fresh(there, 4 * INTERVAL), "{first} and {second} ms, page {page}");
+            }
+            let effort = effort(took, 60_000);
+            schedule.finished(there, 1, Some(effort), &mut rng);
+            said = Some(Scraped { lenience: pace.note(effort), ..Scraped::at(began) });
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_with_huge_pages_has_its_turn_less_often_and_is_not_blamed_for_it() {
+    let bytes = 8 << 20;
+    let mut schedule = answered_at(at(0));
+    let begin = schedule.next_due().unwrap();
+    schedule.take_due(begin);
+    let took = Duration::from_millis(80);
+    let effort = effort(took, bytes);
+    schedule.finished(begin.saturating_add(took), 1, Some(effort), &mut rng());
+    let rest = pause_after(&schedule, begin.saturating_add(took));
+    assert!(rest >= 10 * took, "{rest:?}");
+    let said = Scraped { lenience: Pace::default().note(effort), ..Scraped::at(begin) };
+    assert!(said.is_fresh(begin.saturating_add(2 * took + rest), 4 * INTERVAL));
 }

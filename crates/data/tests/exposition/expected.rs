@@ -42,7 +42,7 @@ impl Expected<'_> {
     pub(crate) fn of(page: &str) -> ScanReport {
         let plain = Plain::read(page);
         let mut expected = Expected { lines: &plain.lines, ..Expected::default() };
-        let mut scraped = Scraped::at(Time::ZERO);
+        let mut scraped = Scraped { engine: Some("e".into()), ..Scraped::at(Time::ZERO) };
         let requests = |value: f64| (0.0..=1e9).contains(&value);
         let size = |value: f64| (1.0..=9_007_199_254_740_992.0).contains(&value);
 
@@ -51,16 +51,16 @@ impl Expected<'_> {
         let info = expected.labels("e:cache{model=\"\"}", "e:cache", &[("model", "")]);
         let blocks = expected.newest("e:count_total", &[], size);
         let done = expected.newest("e:done", &[], f64::is_finite);
-        let usage = expected.series("e:kv", "e:kv", &[], |value| (0.0..=1.01).contains(&value));
+        let usage = expected.all("e:kv", "e:kv", &[], |value| (0.0..=1.01).contains(&value));
         let lora = expected.series("", "e:lora", &[], f64::is_finite);
         let busy = [("state", "busy")];
-        let running = expected.series("e:running{state=\"busy\"}", "e:running", &busy, requests);
+        let running = expected.all("e:running{state=\"busy\"}", "e:running", &busy, requests);
         let one_busy = expected.newest("e:running", &[("state", "busy"), ("engine", "1")], f64::is_finite);
-        let waiting = expected.series("e:waiting", "e:waiting", &[], requests);
+        let waiting = expected.all("e:waiting", "e:waiting", &[], requests);
 
-        scraped.waiting = expected.total("e:waiting", &waiting);
-        scraped.running = expected.total("e:running", &running);
-        scraped.kv_usage = usage.iter().map(|sample| sample.value.min(1.0)).reduce(f64::max);
+        scraped.waiting = waiting.and_then(|series| expected.total("e:waiting", &series));
+        scraped.running = running.and_then(|series| expected.total("e:running", &series));
+        scraped.kv_usage = usage.unwrap_or_default().iter().map(|sample| sample.value.min(1.0)).reduce(f64::max);
         let lora = lora.into_iter().rev().max_by(|a, b| a.value.total_cmp(&b.value));
         scraped.lora = lora.map(|sample| expected.adapters(&sample));
         let of_info = |expected: &mut Expected<'_>, label: &str| {
@@ -80,6 +80,25 @@ impl Expected<'_> {
             broken_lines: broken.count() as u64,
             missing: expected.missing,
         }
+    }
+
+    /// The series, if each of them can be read.
+    fn all(
+        &mut self,
+        spec: &str,
+        name: &str,
+        labels: &[(&str, &str)],
+        sensible: impl Fn(f64) -> bool,
+    ) -> Option<Vec<Sample>> {
+        let (ignored, missing) = (self.ignored_values, self.missing.len());
+        let series = self.series(spec, name, labels, sensible);
+        let is_broken = self.lines.iter().any(|line| line.sample.is_none() && line.kind(name).is_some());
+        if !is_broken && ignored == self.ignored_values {
+            return Some(series);
+        }
+        self.missing.truncate(missing);
+        self.missing.push(format!("{spec} (not all of it can be read)").into());
+        None
     }
 
     /// The latest sample of each series with these labels whose value is sensible, in the order of the page.

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability, Timeout};
-use sluice_core::{Endpoint, Request, Scraped, Time};
+use sluice_core::{Endpoint, Request, Scraped};
 use sluice_flow::policy::{Saturation, SaturationDetector};
 use sluice_schedule::{Candidates, Filter};
+use smallvec::SmallVec;
 
 use self::pool::PoolState;
+use crate::fresh::{Fresh, LEAST_STALENESS, default_staleness};
 
 /// Compares the requests that wait in the queues of model servers, and the used part of their KV caches, with thresholds.
 ///
@@ -24,7 +26,7 @@ pub struct UtilizationDetector {
     pub queue_depth_threshold: u64,
     /// The used part of its KV cache; above 0, up to 1.
     pub kv_cache_util_threshold: f64,
-    /// What an endpoint said longer ago than this is not gone by.
+    /// What an endpoint said longer ago than this is not gone by; the time that its pages take is not counted.
     pub staleness: Duration,
     /// How far beyond the thresholds the filter still lets an endpoint through, as a share of them. Saturation knows
     /// nothing of it.
@@ -70,12 +72,6 @@ impl Default for UtilizationDetector {
         }
     }
 }
-
-/// The default staleness is no less than this.
-const LEAST_STALENESS: Duration = Duration::from_millis(200);
-
-/// The default staleness, in intervals between two scrapes: a slow answer or a lost one makes nobody stale.
-const STALE_SCRAPES: u32 = 4;
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -148,7 +144,7 @@ impl Plugin for UtilizationDetector {
                 }
                 staleness
             }
-            None => LEAST_STALENESS.max(interval.saturating_mul(STALE_SCRAPES)),
+            None => default_staleness(interval),
         };
         cx.fill_in("metricsStalenessThreshold", Timeout(staleness));
         if !(headroom.is_finite() && headroom >= 0.0) {
@@ -175,12 +171,13 @@ impl Plugin for UtilizationDetector {
 /// Keeps the endpoints that have lately said that they are below both thresholds. Where none has, all are kept.
 impl Filter for UtilizationDetector {
     fn filter(&self, request: &Request, candidates: &mut Candidates<'_>) {
-        let samples: Vec<_> = candidates.as_slice().iter().map(|endpoint| endpoint.scraped()).collect();
-        // The present time is no earlier than either, and close to the later one: endpoints are scraped all the time, or,
-        // if scraping has stopped, requests do not wait for long.
-        let now = samples.iter().flatten().map(|sample| sample.began).fold(request.received, Time::max);
-        let mut fits = samples.iter().map(|sample| sample.as_ref().is_some_and(|sample| self.fits(now, sample)));
-        if fits.clone().any(|fits| fits) {
+        let endpoints = candidates.as_slice();
+        let fresh = Fresh::new(request, endpoints.iter().copied(), self.staleness);
+        let fits =
+            |endpoint: &&Arc<Endpoint>| fresh.with(endpoint, |scraped| scraped.is_some_and(|said| self.fits(said)));
+        let fits: SmallVec<[bool; 32]> = endpoints.iter().map(fits).collect();
+        if fits.contains(&true) {
+            let mut fits = fits.into_iter();
             candidates.retain(|_| fits.next().unwrap_or(false));
         }
     }
@@ -192,15 +189,12 @@ impl Filter for UtilizationDetector {
 
 impl UtilizationDetector {
     #[expect(clippy::cast_precision_loss, reason = "queues are far shorter than 2^53")]
-    fn fits(&self, now: Time, sample: &Scraped) -> bool {
+    /// By the same rule as saturation, which takes what does not [tell the load](Scraped::tells_load) for stale.
+    fn fits(&self, sample: &Scraped) -> bool {
         let scale = 1.0 + self.headroom;
-        let is_fresh = now.saturating_since(sample.began) <= self.staleness;
         let has_queue = |waiting: u64| (waiting as f64) < self.queue_depth_threshold as f64 * scale;
         let has_cache = |usage: f64| usage < self.kv_cache_util_threshold * scale;
-        is_fresh
-            && (sample.waiting.is_some() || sample.kv_usage.is_some())
-            && sample.waiting.is_none_or(has_queue)
-            && sample.kv_usage.is_none_or(has_cache)
+        sample.tells_load() && sample.waiting.is_none_or(has_queue) && sample.kv_usage.is_none_or(has_cache)
     }
 }
 

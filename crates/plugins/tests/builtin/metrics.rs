@@ -107,3 +107,14 @@ fn mistakes_of_the_extractor_are_named() {
     assert!(said("{}", "{engineConfigs: [{name: acme, kvSpec: a}]}").contains("unknown field"));
     assert_eq!(said("{}", "{engineLabelKey: '', defaultEngine: ''}"), "");
 }
+
+#[test]
+fn an_engine_that_does_not_tell_how_full_it_is_is_a_warning() {
+    for (specs, is_warned_of) in
+        [("runningRequestsSpec: a", true), ("queuedRequestsSpec: a", false), ("kvUsageSpec: a", false)]
+    {
+        let said = said("{}", &format!("{{engineConfigs: [{{name: acme, {specs}}}]}}"));
+        let warning = "warning: plugins[2].parameters.engineConfigs: engineConfigs[0]: \"acme\" has neither";
+        assert_eq!(said.contains(warning), is_warned_of, "{said}");
+    }
+}

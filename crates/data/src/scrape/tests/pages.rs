@@ -40,6 +40,15 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn a_server_that_goes_on_announcing_its_answer_is_not_heard_out() {
+    let early = b"HTTP/1.1 103 Early Hints\r\n\r\n";
+    let flood = early.repeat(1_000);
+    assert_eq!(reason(Answer::Keep(flood)).await, "more than 16 informational answers");
+    let few = [early.repeat(16), with_headers("200 OK", &[], b"a 1\n")].concat();
+    assert_eq!(*body(Answer::Keep(few)).await, *b"a 1\n");
+}
+
+#[tokio::test]
 async fn one_connection_serves_many_reads() {
     let server = Server::start(Answer::page("a 1\n")).await;
     let mut kept = None;

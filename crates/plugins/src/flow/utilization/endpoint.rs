@@ -14,6 +14,7 @@
 //! has a lasting queue and runs fewer. Where `running_limit` tells the most, the room is what that leaves, queue or not.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_core::{Endpoint, Scraped, Time};
@@ -27,9 +28,6 @@ pub(super) const SETTLING: Duration = Duration::from_millis(20);
 /// A queue that was there for so long is not just one between two steps: the endpoint runs no more than it does.
 const LASTING_QUEUE: Duration = Duration::from_millis(100);
 
-/// An endpoint that has not named its queue for so long is taken for one that never does.
-const QUEUE_MEMORY: Duration = Duration::from_secs(10);
-
 /// Larger figures are taken for this: sums of them stay in range.
 const MOST: u64 = Endpoint::MAX_LIMIT;
 
@@ -41,6 +39,8 @@ pub(super) struct EndpointState {
     /// Requests that are booked on it.
     pub(super) booked: u64,
     sample: Option<Sample>,
+    /// What its pages are read as.
+    engine: Option<Arc<str>>,
     /// The sample is recent enough to go by.
     pub(super) fresh: bool,
     /// The largest number of requests that it was seen to run at once, since it last had a lasting queue.
@@ -64,6 +64,8 @@ pub(super) struct EndpointState {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     began: Time,
+    /// From when on its age counts.
+    good_since: Time,
     waiting: Option<u64>,
     running: Option<u64>,
     kv_usage: Option<KvUsage>,
@@ -74,7 +76,7 @@ struct Sample {
 /// A figure that may be from an earlier scrape than the rest.
 #[derive(Clone, Copy, Debug)]
 struct KvUsage {
-    began: Time,
+    good_since: Time,
     used: f64,
 }
 
@@ -86,36 +88,33 @@ struct End {
 }
 
 impl EndpointState {
-    /// Takes note of what the endpoint said; tells whether it can be gone by.
-    ///
-    /// What names the queue can. What does not can if it names the KV usage, and the endpoint has not named its queue for
-    /// [`QUEUE_MEMORY`], or never: before that half of the truth would look like an idle endpoint.
+    /// Takes note of what the endpoint said; tells whether it can be gone by: what is neither old nor
+    /// [half the truth](Scraped::tells_load), which would look like an idle endpoint.
     pub(super) fn scraped(&mut self, now: Time, staleness: Duration, scraped: &Scraped) -> bool {
-        let Scraped { began, waiting, running, kv_usage, lora: _, cache: _, custom: _ } = scraped;
+        let good_since = scraped.good_since();
+        let Scraped { began, lenience: _, engine, lost_queue: _, waiting, running, kv_usage, .. } = scraped;
         let began = *began;
-        let is_old = self.sample.is_some_and(|last| began <= last.began) || now.saturating_since(began) > staleness;
-        let lacks_queue = waiting.is_none() && (kv_usage.is_none() || self.names_queue(began));
-        if is_old || lacks_queue {
+        let is_old = self.sample.is_some_and(|last| began <= last.began) || !scraped.is_fresh(now, staleness);
+        if is_old || !scraped.tells_load() {
             return false;
+        }
+        if self.engine != *engine {
+            self.engine.clone_from(engine);
+            (self.learned, self.queue_since) = (0, None);
         }
         let (waiting, running) = (waiting.map(|waiting| waiting.min(MOST)), running.map(|running| running.min(MOST)));
         let hidden = self.catch_up(began, waiting.zip(running).map(|(waiting, running)| waiting + running));
         self.learn(began, waiting, running);
-        let kv_usage = kv_usage.map(|used| KvUsage { began, used }).or_else(|| self.kv_usage_before(began, staleness));
-        self.sample = Some(Sample { began, waiting, running, kv_usage, hidden });
+        let kv_usage = kv_usage.map(|used| KvUsage { good_since, used });
+        let kv_usage = kv_usage.or_else(|| self.kv_usage_before(good_since, staleness));
+        self.sample = Some(Sample { began, good_since, waiting, running, kv_usage, hidden });
         self.fresh = true;
         true
     }
 
-    /// It did so not long before `time`.
-    fn names_queue(&self, time: Time) -> bool {
-        let last = self.sample.filter(|last| last.waiting.is_some());
-        last.is_some_and(|last| time.saturating_since(last.began) < QUEUE_MEMORY)
-    }
-
     /// What it last said of its KV cache, if it has only just ceased to: one page without it opens no gate.
     fn kv_usage_before(&self, time: Time, staleness: Duration) -> Option<KvUsage> {
-        self.sample?.kv_usage.filter(|usage| time.saturating_since(usage.began) <= staleness)
+        self.sample?.kv_usage.filter(|usage| time.saturating_since(usage.good_since) <= staleness)
     }
 
     fn learn(&mut self, began: Time, waiting: Option<u64>, running: Option<u64>) {
@@ -188,7 +187,7 @@ impl EndpointState {
 
     /// Forgets what no sample from now on can be missing: one that began so long ago is too old itself.
     pub(super) fn prune(&mut self, now: Time, staleness: Duration) {
-        let oldest = now.saturating_sub(staleness);
+        let oldest = now.saturating_sub(staleness.saturating_add(Scraped::MOST_LENIENCE));
         while self.ends.front().is_some_and(|end| end.at < oldest) {
             self.ends.pop_front();
         }
@@ -205,7 +204,7 @@ impl EndpointState {
 
     /// When the sample begins to be too old.
     pub(super) fn expiry(&self, staleness: Duration) -> Option<Time> {
-        self.sample.map(|sample| just_after(sample.began.saturating_add(staleness)))
+        self.sample.map(|sample| just_after(sample.good_since.saturating_add(staleness)))
     }
 
     /// The first that was sent and may not be in the sample.
@@ -264,7 +263,8 @@ impl EndpointState {
 
 impl Sample {
     /// Stands in where there is none.
-    const UNKNOWN: Self = Self { began: Time::ZERO, waiting: None, running: None, kv_usage: None, hidden: 0 };
+    const UNKNOWN: Self =
+        Self { began: Time::ZERO, good_since: Time::ZERO, waiting: None, running: None, kv_usage: None, hidden: 0 };
 }
 
 /// The positive part of a balance.

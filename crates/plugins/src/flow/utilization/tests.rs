@@ -133,21 +133,66 @@ fn an_endpoint_that_ceases_to_name_its_cache_is_soon_judged_by_its_queue() {
 }
 
 #[test]
-fn an_endpoint_that_ceases_to_name_its_queue_is_stale_and_in_the_end_judged_by_its_cache() {
+fn an_endpoint_that_has_lost_its_queue_is_stale_and_one_without_any_is_judged_by_its_cache() {
     let mut state = named_both();
-    let cache = Scraped { waiting: None, ..said(0, 0, 0, 0.2) };
-    keep_saying(&mut *state, 100, 200, &cache);
+    let lost = Scraped { waiting: None, lost_queue: true, ..said(0, 0, 0, 0.2) };
+    keep_saying(&mut *state, 100, 200, &lost);
     assert_close(judged(&*state), 0.5);
-    keep_saying(&mut *state, 300, 9_900, &cache);
+    keep_saying(&mut *state, 300, 9_900, &lost);
     assert_close(judged(&*state), 1.0);
-    keep_saying(&mut *state, 10_000, 20_000, &cache);
+    keep_saying(&mut *state, 10_000, 20_000, &Scraped { lost_queue: false, ..lost });
     assert_close(judged(&*state), 0.25);
+}
+
+#[test]
+fn a_new_detector_does_not_take_half_a_page_for_an_idle_endpoint() {
+    let lost = Scraped { waiting: None, lost_queue: true, ..said(0, 0, 0, 0.2) };
+    assert_close(saturation(UtilizationDetector::default(), 0, &[Some(lost)]), 1.0);
+}
+
+#[test]
+fn an_endpoint_is_not_blamed_for_the_time_that_its_pages_take() {
+    let slow = |began| Scraped { lenience: Duration::from_millis(750), ..said(began, 1, 0, 0.0) };
+    let mut state = UtilizationDetector::default().new_state();
+    state.reset(&[(facts(0), Load::default())]);
+    // It took 250 ms to answer.
+    state.advance(Time::from_millis(250));
+    state.estimate_mut().unwrap().scraped(Time::from_millis(250), &facts(0), &slow(0));
+    assert_close(judged(&*state), 0.2);
+    assert_eq!(state.next_change(), Some(Time::from_nanos(950_000_001)));
+    state.advance(Time::from_millis(950));
+    assert_close(judged(&*state), 0.2);
+    state.advance(state.next_change().unwrap());
+    assert_close(judged(&*state), 1.0);
+    // What happened while it answered is not in the page all the same.
+    state.estimate_mut().unwrap().started(&facts(0), Time::from_millis(1_100));
+    state.estimate_mut().unwrap().scraped(Time::from_millis(1_300), &facts(0), &slow(1_000));
+    assert_close(judged(&*state), 0.4);
+}
+
+#[test]
+fn what_one_engine_ran_at_once_says_nothing_of_another() {
+    let mut state = UtilizationDetector::default().new_state();
+    state.reset(&[(facts(0), Load::default())]);
+    let page = |began, engine: &str, running| Scraped { engine: Some(engine.into()), ..said(began, 0, running, 0.0) };
+    say(&mut *state, &page(0, "triton", 500));
+    let expected =
+        |state: &dyn Saturation| state.estimate().unwrap().seen(Time::from_millis(50), EndpointKey(0)).unwrap();
+    say(&mut *state, &page(50, "triton", 0));
+    assert_eq!(expected(&*state).room, 500);
+    say(&mut *state, &page(100, "vllm", 0));
+    assert_eq!(expected(&*state).room, 0);
 }
 
 #[test]
 fn an_endpoint_that_ceases_to_name_both_stays_stale() {
     let mut state = named_both();
-    keep_saying(&mut *state, 100, 20_000, &Scraped { waiting: None, kv_usage: None, ..said(0, 0, 0, 0.0) });
+    keep_saying(
+        &mut *state,
+        100,
+        20_000,
+        &Scraped { waiting: None, kv_usage: None, lost_queue: true, ..said(0, 0, 0, 0.0) },
+    );
     assert_close(judged(&*state), 1.0);
 }
 
@@ -156,7 +201,12 @@ fn an_endpoint_that_names_its_queue_again_is_judged_by_it_at_once() {
     for silent in [300, 9_900, 20_000] {
         for kv_usage in [None, Some(0.2)] {
             let mut state = named_both();
-            keep_saying(&mut *state, 100, silent, &Scraped { waiting: None, kv_usage, ..said(0, 0, 0, 0.0) });
+            keep_saying(
+                &mut *state,
+                100,
+                silent,
+                &Scraped { waiting: None, kv_usage, lost_queue: true, ..said(0, 0, 0, 0.0) },
+            );
             say(&mut *state, &said(silent + 100, 3, 0, 0.0));
             assert_close(judged(&*state), 0.6);
         }
@@ -189,6 +239,20 @@ fn the_filter_takes_out_a_stale_endpoint_and_a_full_cache() {
     UtilizationDetector::default().filter(&request(), &mut candidates);
     let kept: Vec<_> = candidates.as_slice().iter().map(|endpoint| &*endpoint.id.name).collect();
     assert_eq!(kept, ["1"]);
+}
+
+/// The filter lets no endpoint through that saturation takes for stale.
+#[test]
+fn the_filter_and_saturation_agree_on_what_can_be_gone_by() {
+    for lost_queue in [false, true] {
+        let half = Scraped { waiting: None, lost_queue, ..said(0, 0, 0, 0.2) };
+        let endpoints = reporting(&[(0, 0, 0), (0, 0, 0)]);
+        endpoints[1].set_scraped(half.clone());
+        let mut candidates = Candidates::new(&endpoints);
+        UtilizationDetector::default().filter(&request(), &mut candidates);
+        let is_stale = saturation(UtilizationDetector::default(), 0, &[Some(half)]) >= 1.0;
+        assert_eq!((candidates.len() == 1, is_stale), (lost_queue, lost_queue));
+    }
 }
 
 /// The rule written down plainly: everything that ever happened is kept and looked at.
