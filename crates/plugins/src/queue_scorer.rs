@@ -12,8 +12,8 @@ use crate::fresh::{Fresh, default_staleness};
 /// Prefers endpoints with fewer requests waiting.
 ///
 /// With q waiting, and between a and b on the candidates: (b − q) / (b − a); 1 for all if they are equal. Requests in flight
-/// that an endpoint has not reported
-/// count as [waiting](Backlog::waiting), and one that has not lately said how many wait for no less than the mean.
+/// that an endpoint has not reported count as [waiting](Backlog::waiting). One that has not lately said how
+/// many wait is taken for an average one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueScorer {
     staleness: Duration,

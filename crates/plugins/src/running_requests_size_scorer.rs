@@ -12,8 +12,8 @@ use crate::fresh::{Fresh, default_staleness};
 /// Prefers endpoints that work on fewer requests.
 ///
 /// With r running, and between a and b on the candidates: (b − r) / (b − a); 1 for all if they are equal. Requests in flight
-/// that an endpoint has not reported
-/// count as [running](Backlog::running), and one that has not lately said how many run for no less than the mean.
+/// that an endpoint has not reported count as [running](Backlog::running). One that has not lately said how
+/// many run is taken for an average one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunningRequestsSizeScorer {
     staleness: Duration,

@@ -12,11 +12,12 @@ use sluice_core::{Clock as _, Endpoint, SystemClock, Tasks, Time};
 use tracing::Level;
 
 use super::super::driver::{scan_in_parts, shortened};
-use super::server::{Answer, Server, TestTasks, eventually, spec};
+use super::server::{Answer, Server, TestTasks, eventually, spec, vllm_page, with_headers};
 use crate::exposition::{EngineMappings, ScanState};
 use crate::log_lines::Lines;
 use crate::{
-    EndpointSpec, EndpointTable, MetricsPath, MetricsSource, ScrapeContext, ScrapeMetrics, Scraper, Scraping, Transport,
+    EndpointSpec, EndpointTable, HttpsOptions, MetricsPath, MetricsSource, ScrapeContext, ScrapeMetrics, Scraper,
+    Scraping, Transport, Verify,
 };
 
 /// A scraper and what it works on.
@@ -266,6 +267,36 @@ async fn values_that_make_no_sense_are_counted() {
     assert_eq!(rig.waiting("a"), None);
     assert_eq!(rig.counter("llm_d_epp_datalayer_ignored_values_total"), 1);
     assert_eq!(rig.counter("llm_d_epp_datalayer_scrape_duration_seconds_count"), 1);
+}
+
+#[tokio::test]
+async fn what_a_slow_endpoint_says_is_given_the_time_that_its_pages_take() {
+    let page = with_headers("200 OK", &[], vllm_page(1, 1).as_bytes());
+    let slow = Server::start(Answer::Late(page, Duration::from_millis(250))).await;
+    let quick = Server::start(Answer::vllm(1, 1)).await;
+    let rig = Rig::start(INTERVAL, [spec("slow", slow.address), spec("quick", quick.address)]);
+    let said = |name: &str| rig.endpoint(name).scraped();
+    eventually("both have said something", || said("slow").is_some() && said("quick").is_some()).await;
+    assert!(said("slow").unwrap().lenience >= Duration::from_millis(750));
+    assert!(said("quick").unwrap().lenience < said("slow").unwrap().lenience);
+}
+
+/// Nobody follows files that are not read any more.
+#[tokio::test]
+async fn files_that_are_no_good_are_not_complained_of_once_nothing_reads_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let authorities = directory.path().join("ca.pem");
+    std::fs::write(&authorities, rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem()).unwrap();
+    let rig = Rig::start(INTERVAL, []);
+    let mut secured = scraping(INTERVAL);
+    secured.source.transport =
+        Transport::Https(HttpsOptions { verify: Verify::Authorities(authorities.clone()), client: None });
+    rig.scraper.set(Some(secured)).unwrap();
+    std::fs::write(&authorities, "broken").unwrap();
+    let failing = || rig.counter("llm_d_epp_scrape_certificate_reload_failing");
+    eventually("the file is found broken", || failing() == 1).await;
+    rig.scraper.set(Some(scraping(INTERVAL))).unwrap();
+    eventually("that is over", || failing() == 0).await;
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ pub(super) enum Answer {
     Close(Vec<u8>),
     /// Sends these bytes, and a byte more every so often, without end.
     Trickle(Vec<u8>, Duration),
+    /// Sends these bytes after a while, and waits for the next request.
+    Late(Vec<u8>, Duration),
     /// Sends nothing and waits for the client to go.
     Nothing,
 }
@@ -155,6 +157,12 @@ async fn serve(mut socket: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
                     sent = socket.write_all(b"#").await;
                 }
                 return;
+            }
+            Answer::Late(bytes, after) => {
+                tokio::time::sleep(after).await;
+                if socket.write_all(&bytes).await.is_err() {
+                    return;
+                }
             }
             Answer::Nothing => {
                 socket.read_u8().await.unwrap_or_default();
