@@ -13,13 +13,14 @@ use sluice_testkit::{
 use crate::envoy::modes::with_modes;
 use crate::support::{CHAT, LIMIT, MODEL, chat, picker, post};
 
-/// As clients call the model.
-const ALIAS: &str = "chat \"x\"";
+/// As clients call the model: shorter than its name, and longer.
+const ALIASES: [&str; 2] = [ALIAS, "whatever \"chats\" best"];
+const ALIAS: &str = "chat\"x";
 
 fn rules(targets: &Value) -> impl FnOnce(&Path) -> Result<PickerConfig> {
     let mut config = flow_config(100);
-    config["sluice"]["modelRewrites"] =
-        json!([{"matches": [{"model": {"type": "Exact", "value": ALIAS}}], "targets": targets}]);
+    let matches = ALIASES.map(|alias| json!({"model": {"type": "Exact", "value": alias}}));
+    config["sluice"]["modelRewrites"] = json!([{"matches": matches, "targets": targets}]);
     move |endpoints| PickerConfig::custom(&config, endpoints)
 }
 
@@ -50,31 +51,40 @@ async fn only_the_name_changes_on_the_way_to_the_server_and_it_changes_back_on_t
         let stack =
             Stack::start_configured(picker(), &[], rules(&one_target()), envoy, &[server.address()]).await.unwrap();
         for (protocol, has_length) in [(Protocol::Http1, true), (Protocol::Http1, false), (Protocol::Http2, true)] {
-            let path = format!("{CHAT}?{}-{protocol:?}-{has_length}", modes.replace([' ', ','], ""));
-            let (sent, expected) = (body_for(ALIAS), body_for(MODEL));
-            let body = if has_length {
-                reqwest::Body::from(sent.clone())
-            } else {
-                let parts: Vec<_> =
-                    sent.as_bytes().chunks(7_000).map(|part| Ok::<_, std::io::Error>(part.to_vec())).collect();
-                reqwest::Body::wrap_stream(stream::iter(parts))
-            };
-            let request =
-                protocol.client().unwrap().post(stack.envoy.url(&path)).header("content-type", "application/json");
-            let response = request.body(body).send().await.unwrap();
-            assert_eq!(response.status(), 200, "{path}\n{}", stack.logs());
-            let echo = response.text().await.unwrap();
-            assert_eq!(echo == sent, restores, "{path}: what the client reads");
-            assert_eq!(echo == expected, !restores, "{path}: what the client reads");
-            let arrived = server
-                .find(LIMIT, |request| request.uri == *path && request.response == ResponseEnd::Complete)
-                .await
-                .unwrap();
-            assert!(arrived.body().is_some_and(|body| body == expected.as_bytes()), "{path}: what the server reads");
-            let lengths: Vec<_> = arrived.headers.get_all("content-length").iter().collect();
-            assert!(lengths.is_empty() || lengths == [&expected.len().to_string()], "{path}: {lengths:?}");
+            for alias in ALIASES {
+                let case = format!("{modes}-{protocol:?}-{has_length}-{}", alias.len()).replace([' ', ','], "");
+                let url = stack.envoy.url(&format!("{CHAT}?{case}"));
+                let (sent, expected) = (body_for(alias), body_for(MODEL));
+                let request = protocol.client().unwrap().post(url).header("content-type", "application/json");
+                let response = request.body(body_of(&sent, has_length)).send().await.unwrap();
+                assert_eq!(response.status(), 200, "{case}\n{}", stack.logs());
+                let echo = response.text().await.unwrap();
+                assert_eq!(echo == sent, restores, "{case}: what the client reads");
+                assert_eq!(echo == expected, !restores, "{case}: what the client reads");
+                let arrived = server
+                    .find(LIMIT, |request| {
+                        request.uri.query() == Some(case.as_str()) && request.response == ResponseEnd::Complete
+                    })
+                    .await
+                    .unwrap();
+                assert!(
+                    arrived.body().is_some_and(|body| body == expected.as_bytes()),
+                    "{case}: what the server reads"
+                );
+                let lengths: Vec<_> = arrived.headers.get_all("content-length").iter().collect();
+                assert!(lengths.is_empty() || lengths == [&expected.len().to_string()], "{case}: {lengths:?}");
+            }
         }
     }
+}
+
+/// With its length, or in parts.
+fn body_of(text: &str, has_length: bool) -> reqwest::Body {
+    if has_length {
+        return reqwest::Body::from(text.to_owned());
+    }
+    let parts: Vec<_> = text.as_bytes().chunks(7_000).map(|part| Ok::<_, std::io::Error>(part.to_vec())).collect();
+    reqwest::Body::wrap_stream(stream::iter(parts))
 }
 
 #[tokio::test]

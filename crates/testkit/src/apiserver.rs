@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub use self::reviews::ReviewCounts;
+pub use self::rights::granted;
 use self::store::Store;
 use crate::server_thread::ServerThread;
 use crate::{eventually, guardian};
@@ -17,6 +18,7 @@ mod conditions;
 mod http;
 mod leases;
 mod reviews;
+mod rights;
 mod selector;
 mod store;
 
@@ -71,8 +73,8 @@ impl Resource {
 
 /// A Kubernetes API server, as far as a picker asks one: lists and watches of namespaced objects, with resource
 /// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, leases that
-/// are made, read and replaced, reviews of tokens and of access, and connections that break. Plain HTTP, and everything
-/// in memory.
+/// are made, read and replaced, reviews of tokens and of access, and connections that break. It lets everybody do what
+/// the manifests grant the picker, and answers 403 to everything else. Plain HTTP, and everything in memory.
 #[derive(Debug)]
 pub struct ApiServer {
     address: SocketAddr,
@@ -84,7 +86,7 @@ pub struct ApiServer {
 
 impl ApiServer {
     pub fn start() -> Result<Self> {
-        let store = Arc::new(Store::default());
+        let store = Arc::new(Store::new(granted()?));
         let server = ServerThread::start(http::router(Arc::clone(&store)))?;
         let (address, dir) = (server.address(), guardian::temporary_dir("kubeconfig-")?);
         let this = Self { address, store, server: Some(server), dir };

@@ -8,3 +8,4 @@ mod leading;
 mod objectives;
 mod pool;
 mod rewrites;
+mod rights;

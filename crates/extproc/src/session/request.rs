@@ -233,7 +233,11 @@ impl Session {
             self.note_unread(&headers, actions);
         }
         let changed = choice.change(fields.model.as_deref(), body);
-        let content_length = changed.as_ref().and_then(|changed| announced(&headers, changed));
+        let announced = changed.as_ref().and_then(|changed| announced(&headers, changed));
+        // Envoy 1.40 takes no other length for a body that it was asked for in place of what it is configured to show, and
+        // leaves the client's: whatever reads by that would take the rest for the next request.
+        let (content_length, drops_length) =
+            if self.asked_for_request { (None, announced.is_some()) } else { (announced, false) };
         self.renamed = Renamed::of(fields.model.as_deref(), &choice);
         if changed.is_some() || matches!(tail, Tail::Buffered { .. }) {
             // What the proxy has is not held here.
@@ -257,7 +261,8 @@ impl Session {
             headers,
         };
         let traceparent = ids::traceparent(&request.headers, random);
-        let remove = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name)).collect();
+        let gateway_headers = GATEWAY_HEADERS.into_iter().filter(|name| request.headers.contains(name));
+        let remove = gateway_headers.chain(drops_length.then_some("content-length")).collect();
         let mutation =
             RequestMutation { destination: String::new(), new_request_id, traceparent, content_length, remove };
         if let Some(changed) = changed {

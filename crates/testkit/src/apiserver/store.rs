@@ -13,15 +13,11 @@ use super::{NAMESPACE, Resource, conditions};
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(super) reviews: Reviews,
+    /// Everything else is forbidden.
+    granted: BTreeSet<String>,
     state: Mutex<State>,
     /// Changes with every change of the state.
     news: watch::Sender<()>,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Self { reviews: Reviews::default(), state: Mutex::default(), news: watch::Sender::new(()) }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +58,10 @@ pub(crate) enum News {
 }
 
 impl Store {
+    pub(crate) fn new(granted: BTreeSet<String>) -> Self {
+        Self { reviews: Reviews::default(), granted, state: Mutex::default(), news: watch::Sender::new(()) }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,20 +162,32 @@ impl Store {
         self.state().requests.clone()
     }
 
-    /// Notes a request; returns the status with which it is refused, if it is.
+    /// Notes a request that is granted; returns the status with which it is refused, if it is.
     pub(crate) fn ask(&self, verb: &str, resource: Resource) -> Option<u16> {
-        let mut state = self.state();
         let scope = if resource.is_cluster_wide() { " cluster-wide" } else { "" };
-        state.requests.insert(format!("{verb} {}/{}{scope}", resource.group, resource.plural));
+        let mut state = self.state();
+        if !self.grant(&mut state, format!("{verb} {}/{}{scope}", resource.group, resource.plural)) {
+            return Some(403);
+        }
         state.refusals.get(&resource).copied()
     }
 
     /// As [`ask`](Self::ask), of somebody who writes the status of an object.
     pub(crate) fn ask_for_status(&self, resource: Resource) -> Option<u16> {
         let mut state = self.state();
-        state.requests.insert(format!("patch {}/{}/status", resource.group, resource.plural));
         state.status_writes += 1;
+        if !self.grant(&mut state, format!("patch {}/{}/status", resource.group, resource.plural)) {
+            return Some(403);
+        }
         state.status_refusals.get(&resource).copied()
+    }
+
+    fn grant(&self, state: &mut State, right: String) -> bool {
+        let granted = self.granted.contains(&right);
+        if granted {
+            state.requests.insert(right);
+        }
+        granted
     }
 
     pub(crate) fn status_writes(&self) -> usize {

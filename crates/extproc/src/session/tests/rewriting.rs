@@ -51,6 +51,23 @@ fn the_endpoint_is_asked_for_the_target_in_full_duplex() {
 }
 
 #[test]
+fn a_body_that_the_proxy_was_asked_for_has_no_length_once_it_is_changed() {
+    for (length, drops) in [(Some("72"), true), (None, false)] {
+        let mut script = script(rules(), modes(BodyMode::None, BodyMode::None));
+        let facts = StreamFacts { may_choose_modes: true, ..StreamFacts::default() };
+        let settings =
+            SessionSettings { wanted: Wanted { models: true, ..Wanted::default() }, ..SessionSettings::TEST };
+        script.session = crate::session::Session::new(settings, facts, Arc::new(rules()));
+        let mut lines = vec![(":method", "POST"), (":path", PATH)];
+        lines.extend(length.map(|length| ("content-length", length)));
+        script.headers(&lines, false).body(CHAT, true).placed();
+        assert_eq!(script.request_body, RENAMED.as_bytes());
+        let mutation = script.mutation.as_ref().unwrap();
+        assert_eq!((mutation.content_length, mutation.remove.contains(&"content-length")), (None, drops));
+    }
+}
+
+#[test]
 fn the_endpoint_is_asked_for_the_target_where_the_proxy_has_the_body() {
     let mut script = script(rules(), modes(BodyMode::Buffered, BodyMode::None));
     script.headers(&[(":method", "POST"), (":path", PATH), ("content-length", "72")], false).body(CHAT, true);
