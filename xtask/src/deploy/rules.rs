@@ -38,7 +38,10 @@ pub(super) fn needs_no_extension(rendering: &Rendering) -> Vec<String> {
 /// Ports that are named in monitors and policies and that no installation has. One installation alone need not have
 /// them all: what goes beside it is made for every one.
 pub(super) fn unused_port_names(installations: &[Rendering]) -> Vec<String> {
-    let have: BTreeSet<&str> = installations.iter().flat_map(pods).flat_map(|(_, pod)| port_names(pod)).collect();
+    let have: Vec<&Value> = installations.iter().flat_map(pods).flat_map(|(_, pod)| names_of_ports(pod)).collect();
+    // A monitor names the port of a Service.
+    let ports_of_services =
+        || installations.iter().flat_map(|found| found.of_kind("Service")).flat_map(|it| items(&it.spec()["ports"]));
     let mut unused = BTreeSet::new();
     for installation in installations {
         let monitors = installation.of_kind("ServiceMonitor");
@@ -48,11 +51,11 @@ pub(super) fn unused_port_names(installations: &[Rendering]) -> Vec<String> {
         let allowed = policies.flat_map(|policy| {
             items(&policy.spec()["ingress"]).flat_map(|rule| items(&rule["ports"])).map(move |port| (policy, port))
         });
-        for (object, port) in monitored.chain(allowed) {
-            let name = text(&port["port"]);
-            if !have.contains(name) {
-                unused.insert(format!("{object}: no installation has a port {name:?}"));
-            }
+        let monitored = monitored
+            .map(|(monitor, port)| (monitor, port, ports_of_services().any(|own| own["name"] == port["port"])));
+        let allowed = allowed.map(|(policy, port)| (policy, port, have.contains(&&port["port"])));
+        for (object, port, _) in monitored.chain(allowed).filter(|(.., found)| !found) {
+            unused.insert(format!("{object}: no installation has a port {}", port["port"]));
         }
     }
     unused.into_iter().collect()
@@ -63,8 +66,12 @@ fn pods(rendering: &Rendering) -> impl Iterator<Item = (&Object, &Value)> {
     rendering.of_kind("Deployment").map(|deployment| (deployment, &deployment.spec()["template"]["spec"]))
 }
 
-fn port_names(pod: &Value) -> impl Iterator<Item = &str> {
-    containers(pod).flat_map(|container| items(&container["ports"])).map(|port| text(&port["name"]))
+/// What others may call the ports of a pod: their numbers, and those names that every cluster resolves. Before 1.32 the
+/// names of a container that runs beside the others, which is one of `initContainers`, are not found.
+fn names_of_ports(pod: &Value) -> impl Iterator<Item = &Value> {
+    let names = items(&pod["containers"]).flat_map(|container| items(&container["ports"])).map(|port| &port["name"]);
+    let ports = containers(pod).flat_map(|container| items(&container["ports"]));
+    names.chain(ports.map(|port| &port["containerPort"]))
 }
 
 fn deployments_own_pods(rendering: &Rendering) -> Vec<String> {
@@ -105,9 +112,15 @@ fn ports_agree(rendering: &Rendering) -> Vec<String> {
     let mut findings = Vec::new();
     for service in rendering.of_kind("Service") {
         for port in items(&service.spec()["ports"]) {
-            let mut ports =
-                pods(rendering).flat_map(|(_, pod)| containers(pod)).flat_map(|container| items(&container["ports"]));
-            if !ports.any(|own| own["name"] == port["targetPort"] && own["containerPort"] == port["port"]) {
+            let has = |(_, pod)| {
+                let mut ports = containers(pod).flat_map(|container| items(&container["ports"]));
+                names_of_ports(pod).any(|name| *name == port["targetPort"])
+                    && ports.any(|own| {
+                        [&own["name"], &own["containerPort"]].contains(&&port["targetPort"])
+                            && own["containerPort"] == port["port"]
+                    })
+            };
+            if !pods(rendering).any(has) {
                 findings.push(format!("{service}: no container has a port {} {}", port["targetPort"], port["port"]));
             }
         }

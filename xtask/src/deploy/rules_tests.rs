@@ -29,7 +29,8 @@ fn installation() -> Vec<Value> {
     let deployment = json!({"selector": {"matchLabels": labels}, "template": template});
     let service = json!({
         "selector": labels, "ports": [
-            {"port": 9002, "targetPort": "grpc"}, {"port": 9090, "targetPort": "metrics"},
+            {"name": "grpc", "port": 9002, "targetPort": "grpc"},
+            {"name": "metrics", "port": 9090, "targetPort": "metrics"},
         ],
     });
     let policy = json!({"podSelector": {"matchLabels": labels}, "ingress": [{"ports": [{"port": "grpc"}]}]});
@@ -155,6 +156,25 @@ fn a_config_map_that_is_missing_is_named_and_so_are_its_files() {
         findings[0].contains("no ConfigMap \"epp\"") && findings[1].contains("no file /config/epp.yaml"),
         "{findings:?}"
     );
+}
+
+#[test]
+fn a_container_that_runs_beside_the_others_has_its_ports_by_number_only() {
+    let mut objects = installation();
+    let beside =
+        json!({"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "http", "containerPort": 8081}]});
+    objects[0]["spec"]["template"]["spec"]["initContainers"] = json!([beside]);
+    let mut find = |target: &Value| {
+        objects[1]["spec"]["ports"][0] = json!({"name": "http", "port": 8081, "targetPort": target});
+        objects[2]["spec"]["ingress"][0]["ports"][0]["port"] = target.clone();
+        let installation = rendering(objects.clone());
+        [rules::findings(&installation), rules::unused_port_names(&[installation])].concat()
+    };
+    let by_name = find(&json!("http"));
+    assert!(by_name.iter().any(|finding| finding.contains("no container has a port \"http\" 8081")), "{by_name:?}");
+    assert!(by_name.iter().any(|finding| finding.contains("NetworkPolicy epp: no installation has")), "{by_name:?}");
+    let by_number = find(&json!(8081));
+    assert!(!by_number.iter().any(|finding| finding.contains("8081") || finding.contains("Policy")), "{by_number:?}");
 }
 
 #[test]
