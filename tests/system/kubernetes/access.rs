@@ -35,7 +35,8 @@ impl Guarded {
     }
 
     async fn get(&self, path: &str, token: Option<&str>) -> Result<Response> {
-        let mut request = self.client.get(self.picker.page(path));
+        // A connection that is kept may end just as it is used again.
+        let mut request = self.client.get(self.picker.page(path)).header("connection", "close");
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
