@@ -8,6 +8,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use sluice_core::Clock;
 use tokio::sync::watch;
 
@@ -32,8 +33,11 @@ pub enum Membership {
     Selector { selector: String, ports: TargetPorts },
 }
 
-/// A connection on which nothing has come for so long is dead: servers end a watch before that, and ask for the next.
-const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+/// Servers are asked to end a watch on which so many seconds have passed; the next one goes on from there.
+const WATCH_SECONDS: u32 = 60;
+
+/// A connection on which nothing has come for so long is dead: a watch would have ended before that.
+const LONGEST_SILENCE: Duration = Duration::from_secs(63);
 
 /// There is no way to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +69,9 @@ impl Kubernetes {
 
     /// The server that `config` tells of.
     pub fn at(mut config: Config) -> Result<Self, AccessError> {
-        config.read_timeout.get_or_insert(LONGEST_SILENCE);
+        config.read_timeout = Some(config.read_timeout.map_or(LONGEST_SILENCE, |given| given.min(LONGEST_SILENCE)));
+        // Whoever asks has an own way to repeat: the client's waits for minutes, and for as long as the server says.
+        config.default_retry = false;
         let namespace = config.default_namespace.clone();
         Ok(Self { client: Client::try_from(config)?, namespace })
     }
@@ -149,7 +155,7 @@ impl Kubernetes {
         let kind = kind(POOL_GROUP, "v1", "InferencePool");
         let pool = Watched {
             api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
-            selection: watcher::Config::default().fields(&format!("metadata.name={}", id.name)),
+            selection: selection().fields(&format!("metadata.name={}", id.name)),
             name: "InferencePool",
             optional: false,
             read: |key, object| Ok(Pool::new(key, object.metadata.deletion_timestamp.is_some(), spec(object)?)),
@@ -161,7 +167,7 @@ impl Kubernetes {
         let kind = ApiResource::erase::<core::Pod>(&());
         let pods = Watched {
             api: Api::<PodObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
-            selection: watcher::Config::default().labels(selector),
+            selection: selection().labels(selector),
             name: "Pod",
             optional: false,
             read: |key, object| Ok(Pod::new(key, object.metadata, object.status.unwrap_or_default())),
@@ -173,12 +179,13 @@ impl Kubernetes {
         let kind = kind(group, "v1alpha2", "InferenceObjective");
         let objectives = Watched {
             api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
-            selection: watcher::Config::default(),
+            selection: selection(),
             name: if group == GROUP { "InferenceObjective" } else { "InferenceObjective of the older group" },
             optional: true,
             read: |key: Key, mut object| {
                 let observed = observed(&mut object);
-                let spec = if object.data["spec"].is_null() { InferenceObjectiveSpec::EMPTY } else { spec(object)? };
+                let has_spec = object.data.get("spec").is_some_and(|spec| !spec.is_null());
+                let spec = if has_spec { spec(object)? } else { InferenceObjectiveSpec::EMPTY };
                 Ok(Objective::new(key, spec, observed))
             },
         };
@@ -189,7 +196,7 @@ impl Kubernetes {
         let kind = kind(group, "v1alpha2", "InferenceModelRewrite");
         let rewrites = Watched {
             api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
-            selection: watcher::Config::default(),
+            selection: selection(),
             name: if group == GROUP { "InferenceModelRewrite" } else { "InferenceModelRewrite of the older group" },
             optional: true,
             read: |key: Key, mut object| {
@@ -209,16 +216,23 @@ fn index(id: &PoolId, membership: Membership) -> Index {
     }
 }
 
+/// Everything there is.
+fn selection() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH_SECONDS)
+}
+
 fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }
 
 /// Conditions that cannot be read count as none: they are written anew.
 fn observed(object: &mut DynamicObject) -> Observed {
-    let conditions = serde_json::from_value(object.data["status"]["conditions"].take()).unwrap_or_default();
+    let conditions = object.data.get_mut("status").and_then(|status| status.get_mut("conditions")).map(Value::take);
+    let conditions = conditions.and_then(|conditions| serde_json::from_value(conditions).ok()).unwrap_or_default();
     Observed { generation: object.metadata.generation, conditions }
 }
 
 fn spec<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, String> {
-    serde_json::from_value(object.data["spec"].take()).map_err(|error| error.to_string())
+    let spec = object.data.get_mut("spec").map(Value::take).unwrap_or_default();
+    serde_json::from_value(spec).map_err(|error| error.to_string())
 }

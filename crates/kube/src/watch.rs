@@ -1,5 +1,6 @@
 //! One kind of object, listed and watched for as long as somebody listens, whatever the server does meanwhile.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -49,6 +50,10 @@ struct Watch<K, T> {
     wait: Option<Duration>,
     /// What is wrong at present, as it was logged.
     trouble: Option<String>,
+    /// A list has been complete, and the kind has not been removed since.
+    listed: bool,
+    /// What is wrong with the objects that are left out, as it was logged, by their names.
+    unread: BTreeMap<String, String>,
 }
 
 impl<K, T> Watch<K, T>
@@ -57,7 +62,8 @@ where
 {
     fn new(watched: Watched<K, T>) -> Self {
         let stream = open(&watched);
-        Self { watched, stream, waits: Waits::default(), wait: None, trouble: None }
+        let (waits, unread) = (Waits::default(), BTreeMap::new());
+        Self { watched, stream, waits, wait: None, trouble: None, listed: false, unread }
     }
 
     async fn next(&mut self) -> Event<T> {
@@ -91,22 +97,38 @@ where
         }
         match event {
             watcher::Event::Init => Some(Event::Begin),
-            watcher::Event::InitDone => Some(Event::Complete),
-            watcher::Event::InitApply(object) => self.read(object).map(Event::Listed),
-            watcher::Event::Apply(object) => self.read(object).map(Event::Applied),
-            watcher::Event::Delete(object) => Some(Event::Deleted(key(object.meta()))),
+            watcher::Event::InitDone => {
+                self.listed = true;
+                Some(Event::Complete)
+            }
+            watcher::Event::InitApply(object) => self.read(object).ok().map(Event::Listed),
+            // An object that is not understood is none: a list would not have it either.
+            watcher::Event::Apply(object) => Some(self.read(object).map_or_else(Event::Deleted, Event::Applied)),
+            watcher::Event::Delete(object) => {
+                let key = key(object.meta());
+                self.unread.remove(&key.name);
+                Some(Event::Deleted(key))
+            }
         }
     }
 
-    fn read(&self, object: K) -> Option<T> {
+    /// Or whose object it is that is not understood.
+    fn read(&mut self, object: K) -> Result<T, Key> {
         let key = key(object.meta());
-        let name = key.name.clone();
-        (self.watched.read)(key, object)
-            .inspect_err(|error| {
-                let kind = self.watched.name;
-                tracing::warn!(kind, name, error, "an object is not understood, and left out");
-            })
-            .ok()
+        match (self.watched.read)(key.clone(), object) {
+            Ok(read) => {
+                self.unread.remove(&key.name);
+                Ok(read)
+            }
+            Err(error) => {
+                if self.unread.get(&key.name) != Some(&error) {
+                    let (kind, name) = (self.watched.name, &key.name);
+                    tracing::warn!(kind, name, error, "an object is not understood, and left out");
+                    self.unread.insert(key.name.clone(), error);
+                }
+                Err(key)
+            }
+        }
     }
 
     /// Prepares the next attempt; tells whether the kind counts as one that has no objects.
@@ -114,13 +136,17 @@ where
         self.wait = Some(self.waits.next());
         let status = status(error);
         // A version that is too old stays too old, and so does one of a kind that was removed: only a new list helps.
+        // After anything else the watch goes on from where it was.
         if matches!(status, Some(404 | 410)) {
             self.stream = open(&self.watched);
         }
         if status == Some(410) {
             return false;
         }
-        let unavailable = self.watched.optional && matches!(status, Some(403 | 404));
+        let unavailable = self.watched.optional && self.is_without(status);
+        if unavailable {
+            self.listed = false;
+        }
         let text = error.to_string();
         if self.trouble.as_ref() != Some(&text) {
             let kind = self.watched.name;
@@ -132,6 +158,16 @@ where
             self.trouble = Some(text);
         }
         unavailable
+    }
+
+    /// A kind that is not served has no objects. One that we may not read may have some: what is known of them stays,
+    /// since a role that is made anew forbids everything for a moment.
+    fn is_without(&self, status: Option<u16>) -> bool {
+        match status {
+            Some(404) => true,
+            Some(403) => !self.listed,
+            _ => false,
+        }
     }
 }
 

@@ -168,6 +168,11 @@ impl ApiServer {
         self.store.set_refusal(resource, (!allowed).then_some(403));
     }
 
+    /// Answers so to whoever lists or watches a kind; or no longer so.
+    pub fn set_refusal(&self, resource: Resource, status: Option<u16>) {
+        self.store.set_refusal(resource, status);
+    }
+
     /// Answers so to whoever writes the status of a kind; or no longer so.
     pub fn set_status_refusal(&self, resource: Resource, status: Option<u16>) {
         self.store.set_status_refusal(resource, status);
