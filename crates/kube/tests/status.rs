@@ -156,6 +156,49 @@ async fn a_write_that_fails_is_repeated() {
 }
 
 #[tokio::test]
+async fn an_object_that_fails_holds_up_no_other() {
+    let reported = Reported::start().unwrap();
+    reported.server.set_status_refusal(Resource::OBJECTIVE, Some(500));
+    // Verdicts on objectives come before those on rewrites.
+    for number in 0..3 {
+        reported.server.apply(Resource::OBJECTIVE, objective(&number.to_string(), "chat", number));
+    }
+    eventually(LIMIT, "an attempt", async || Ok((reported.server.status_writes() > 0).then_some(()))).await.unwrap();
+    reported.server.apply(Resource::REWRITE, rewrite("m", "chat", "m", &[("t", 1)]));
+    reported.wait_for(Resource::REWRITE, "m", "Accepted", "Accepted").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kind_that_was_forbidden_is_told_by_whoever_comes_to_lead() {
+    let reported = Reported::start().unwrap();
+    reported.server.set_status_refusal(Resource::OBJECTIVE, Some(403));
+    reported.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    eventually(LIMIT, "an attempt", async || Ok((reported.server.status_writes() > 0).then_some(()))).await.unwrap();
+    reported.server.set_status_refusal(Resource::OBJECTIVE, None);
+    reported.leads.send_replace(false);
+    tokio::time::sleep(A_WHILE).await;
+    reported.leads.send_replace(true);
+    reported.wait_for(Resource::OBJECTIVE, "batch", "Accepted", "Accepted").await.unwrap();
+}
+
+#[tokio::test]
+async fn of_many_changes_few_are_written_and_the_last_one_is() {
+    let reported = Reported::start().unwrap();
+    for priority in 1..=40 {
+        reported.server.apply(Resource::OBJECTIVE, objective("batch", "chat", priority));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    eventually(LIMIT, "the last generation is observed", async || {
+        let accepted = reported.condition(Resource::OBJECTIVE, "batch", "Accepted");
+        Ok(accepted.filter(|accepted| accepted["observedGeneration"] == 40))
+    })
+    .await
+    .unwrap();
+    let writes = reported.server.status_writes();
+    assert!(writes <= 30, "40 changes in two seconds, and {writes} writes");
+}
+
+#[tokio::test]
 async fn only_a_leader_writes() {
     let server = ApiServer::start().unwrap();
     server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Each thing is said once: what a server keeps of it, or somebody else makes of it, is no reason to say it again. So a
-//! write cannot be the cause of the next one.
+//! write cannot be the cause of the next one. What changes faster than it is written is written as it is at last.
 
 mod ledger;
+mod pauses;
 mod reporter;
 mod verdict;
 

@@ -1,24 +1,25 @@
-use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::json;
+use sluice_core::{Clock as _, SystemClock, Time};
 use tokio::sync::watch;
 
 use super::ledger::Ledger;
+use super::pauses::Pauses;
 use super::verdict::{Subject, SubjectKind, Verdict};
 use crate::crd::Condition;
 
 /// Whose the conditions are, as `kubectl get --show-managed-fields` has it.
 const FIELD_MANAGER: &str = "sluice-epp";
 
-/// The waits after failures double from the one to the other.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Of many changes at once the API server is told little by little.
+const BETWEEN_WRITES: Duration = Duration::from_millis(200);
 
 /// Writes verdicts into the status of their objects while this process leads.
 pub struct Reporter {
@@ -27,8 +28,8 @@ pub struct Reporter {
     verdicts: watch::Receiver<Vec<Verdict>>,
     leads: watch::Receiver<bool>,
     ledger: Ledger,
-    /// Of these nobody takes anything: the server does not let us, or has no place for it.
-    silent: BTreeSet<(SubjectKind, &'static str)>,
+    pauses: Pauses,
+    clock: SystemClock,
 }
 
 impl fmt::Debug for Reporter {
@@ -54,64 +55,79 @@ impl Reporter {
         verdicts: watch::Receiver<Vec<Verdict>>,
         leads: watch::Receiver<bool>,
     ) -> Self {
-        Self { client, namespace, verdicts, leads, ledger: Ledger::default(), silent: BTreeSet::new() }
+        Self {
+            client,
+            namespace,
+            verdicts,
+            leads,
+            ledger: Ledger::default(),
+            pauses: Pauses::default(),
+            clock: SystemClock::start(),
+        }
     }
 
     /// Does so until nobody has verdicts any more.
     pub async fn run(mut self) {
-        let mut wait = FIRST_WAIT;
         loop {
             if !*self.leads.borrow_and_update() {
                 // Another leader may have said other things meanwhile.
                 self.ledger.forget();
+                self.pauses.end();
                 if self.leads.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            let verdicts = self.untold();
+            let now = self.clock.now();
+            let verdicts = self.due(now);
             let Some((verdict, conditions)) = self.ledger.next(&verdicts, Timestamp::now()) else {
-                if !self.news().await {
+                if !self.news(now).await {
                     return;
                 }
                 continue;
             };
-            match self.write(&verdict.subject, &conditions).await {
-                Outcome::Done | Outcome::Moot => {
-                    self.ledger.tell(verdict);
-                    wait = FIRST_WAIT;
-                }
-                Outcome::Unwelcome(error) => {
-                    let Subject { kind, group, key: _ } = verdict.subject;
+            let outcome = self.write(&verdict.subject, &conditions).await;
+            self.heed(verdict, outcome);
+            tokio::time::sleep(BETWEEN_WRITES).await;
+        }
+    }
+
+    fn heed(&mut self, verdict: &Verdict, outcome: Outcome) {
+        let (subject, now) = (&verdict.subject, self.clock.now());
+        match outcome {
+            Outcome::Done | Outcome::Moot => {
+                self.ledger.tell(verdict);
+                self.pauses.succeed(subject);
+            }
+            Outcome::Unwelcome(error) => {
+                if self.pauses.refuse(subject, now) {
+                    let Subject { kind, group, key: _ } = subject;
                     tracing::debug!(?kind, group, error = %error, "nothing is written into the status of this kind");
-                    self.silent.insert((kind, group));
                 }
-                Outcome::Failed(error) => {
-                    let name = &verdict.subject.key.name;
-                    tracing::warn!(name, error = %error, ?wait, "the status could not be written, another attempt follows");
-                    tokio::time::sleep(wait).await;
-                    wait = (2 * wait).min(LONGEST_WAIT);
-                }
+            }
+            Outcome::Failed(error) => {
+                let (wait, name) = (self.pauses.fail(subject, now), &subject.key.name);
+                tracing::warn!(name, error = %error, ?wait, "the status could not be written, another attempt follows");
             }
         }
     }
 
-    /// Of the kinds that the server takes.
-    fn untold(&mut self) -> Vec<Verdict> {
+    /// What is not to wait.
+    fn due(&mut self, now: Time) -> Vec<Verdict> {
         let verdicts = self.verdicts.borrow_and_update();
-        let heard = verdicts
-            .iter()
-            .filter(|Verdict { subject: Subject { kind, group, .. }, .. }| !self.silent.contains(&(*kind, *group)));
-        heard.cloned().collect()
+        self.pauses.retain(&verdicts);
+        verdicts.iter().filter(|verdict| self.pauses.allow(&verdict.subject, now)).cloned().collect()
     }
 
     /// Waits until there may be something to do; false if there never will be.
-    async fn news(&mut self) -> bool {
-        let Self { verdicts, leads, .. } = self;
+    async fn news(&mut self, now: Time) -> bool {
+        let Self { verdicts, leads, pauses, .. } = self;
+        let pause = pauses.next_end(now).map(|end| tokio::time::sleep(end.saturating_since(now)));
         tokio::select! {
             changed = verdicts.changed() => changed.is_ok(),
             // Whoever can lead no longer change their mind leads to the end.
             Ok(()) = leads.changed() => true,
+            Some(()) = OptionFuture::from(pause) => true,
         }
     }
 

@@ -82,7 +82,8 @@ pub(crate) fn of_objectives(
     // Priority 0 has a band in any case.
     let bands: BTreeSet<i32> = counting.map(|objective| objective.priority.0).chain([0]).collect();
     let accepted = if bands.len() > most_bands {
-        let message = format!("objectives have {} priorities, which is more than {most_bands} bands", bands.len());
+        // Without their number: each objective more would be a reason to write into all of them.
+        let message = format!("the objectives have more than {most_bands} priorities");
         Stand { holds: true, reason: "TooManyBands", message }
     } else {
         Stand::accepted("requests that name the objective have its priority")
