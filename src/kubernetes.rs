@@ -97,10 +97,19 @@ pub(crate) fn start(
     tracing::info!(namespace, pool = name, ?membership, "following the pool in Kubernetes");
     let (known, is_known) = watch::channel(false);
     let (verdicts, heard) = watch::channel(Vec::new());
-    let told = BTreeSet::new();
-    let mut follower =
-        Follower { table, objectives, rewrites, known, in_force: None, rewrites_in_force: None, verdicts, told };
     let id = PoolId { namespace, name, group };
+    let mut follower = Follower {
+        id: id.clone(),
+        table,
+        objectives,
+        rewrites,
+        known,
+        lacks_pool: false,
+        in_force: None,
+        rewrites_in_force: None,
+        verdicts,
+        told: BTreeSet::new(),
+    };
     let reviewer = kubernetes.reviewer();
     let (leadership, begin) = match election {
         Some(Election { candidature, populate_standbys }) => {
@@ -128,10 +137,12 @@ pub(crate) fn start(
 
 /// Hands over what is known of the pool.
 struct Follower {
+    id: PoolId,
     table: Arc<EndpointTable>,
     objectives: ObjectivesInForce,
     rewrites: RewritesInForce,
     known: watch::Sender<bool>,
+    lacks_pool: bool,
     in_force: Option<Objectives>,
     rewrites_in_force: Option<Rewrites>,
     verdicts: watch::Sender<Vec<Verdict>>,
@@ -166,8 +177,13 @@ impl Follower {
         self.table.replace(index.endpoints());
         // Last, so that who is told finds everything in force.
         let complete = index.is_complete();
-        if self.known.send_replace(complete) != complete {
-            self.tell_of_pool(complete);
+        if self.known.send_replace(complete) != complete && complete {
+            self.tell_of_pool();
+        }
+        let lacks_pool = index.lacks_pool();
+        if std::mem::replace(&mut self.lacks_pool, lacks_pool) != lacks_pool && lacks_pool {
+            let PoolId { namespace, name, group } = &self.id;
+            tracing::warn!(namespace, name, group, "there is no such InferencePool: not ready until there is");
         }
     }
 
@@ -179,14 +195,10 @@ impl Follower {
         }
     }
 
-    fn tell_of_pool(&self, complete: bool) {
-        if complete {
-            let endpoints = self.table.snapshot().endpoints().len();
-            let objectives = self.in_force.as_ref().map_or(0, |objectives| objectives.priorities.len());
-            tracing::info!(endpoints, objectives, "the pool is known");
-        } else {
-            tracing::warn!("there is no such pool any more: not ready until there is one again");
-        }
+    fn tell_of_pool(&self) {
+        let endpoints = self.table.snapshot().endpoints().len();
+        let objectives = self.in_force.as_ref().map_or(0, |objectives| objectives.priorities.len());
+        tracing::info!(endpoints, objectives, "the pool is known");
     }
 }
 

@@ -156,6 +156,14 @@ impl Index {
         }
     }
 
+    /// Pools have been listed, and there is none of this name.
+    pub fn lacks_pool(&self) -> bool {
+        match &self.members {
+            Members::OfPool(pools) => pools.is_listed() && self.pool().is_none(),
+            Members::Selected { .. } => false,
+        }
+    }
+
     /// There is a pool, and everything has been listed, be it that there is nothing in it.
     pub fn is_complete(&self) -> bool {
         self.ports().is_some()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 use sluice_kube::{Index, Kubernetes, Membership, PoolId, TargetPorts};
 use sluice_testkit::apiserver::{granted, objective, pod, pool, rewrite};
 use sluice_testkit::{ApiServer, Resource};

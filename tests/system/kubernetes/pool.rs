@@ -31,6 +31,9 @@ async fn it_is_ready_once_the_pool_is_known_be_it_empty_and_alive_all_the_while(
     cluster.wait_for_readiness(ServingStatus::NotServing).await.unwrap();
     cluster.server.apply(Resource::POOL, pool("another", &labels(), &[port]));
     tokio::time::sleep(Duration::from_millis(300)).await;
+    let lines = cluster.picker.process().output().lines();
+    let told = lines.iter().filter(|line| line.contains("there is no such InferencePool") && line.contains(POOL));
+    assert_eq!(told.count(), 1);
     cluster.wait_for_readiness(ServingStatus::NotServing).await.unwrap();
     cluster.server.apply(Resource::POOL, pool(POOL, &labels(), &[port]));
     cluster.wait_for_readiness(ServingStatus::Serving).await.unwrap();

@@ -26,22 +26,26 @@ pub(super) async fn show(programs: &Programs) -> Result<()> {
          premium hardly waits,\nbatch takes what is left over, and nothing is refused.",
         DURATION.as_secs()
     ));
-    run(programs, "with flow control:", |_| Ok(())).await?;
+    run(programs, |pool| format!("with flow control: watch it with `curl {}`", pool.flow_page()), |_| Ok(())).await?;
     say(format_args!(
         "The same file with `featureGates: []`. Nothing waits in the picker any more: batch is refused while the pool \
          is full,\nand where a burst has come before premium, premium waits behind it in the model servers: see its p95."
     ));
-    run(programs, "without:", |config| config.set("featureGates", Value::Array(Vec::new()))).await
+    run(programs, |_| "without:".to_owned(), |config| config.set("featureGates", Value::Array(Vec::new()))).await
 }
 
-async fn run(programs: &Programs, title: &str, edit: impl FnOnce(&mut PickerConfig) -> Result<()>) -> Result<()> {
+async fn run(
+    programs: &Programs,
+    title: impl FnOnce(&Pool) -> String,
+    edit: impl FnOnce(&mut PickerConfig) -> Result<()>,
+) -> Result<()> {
     let pool = Pool::start(programs, SERVERS, |endpoints| {
         let mut config = PickerConfig::example("tiers.yaml", endpoints)?;
         edit(&mut config)?;
         Ok(config)
     })
     .await?;
-    say(format_args!("{title} watch it with `curl {}`", pool.flow_page()));
+    say(format_args!("{}", title(&pool)));
     let classes = classes();
     let tallies = pool.load(&classes, DURATION).await?;
     let page = pool.metrics().await?;
