@@ -54,10 +54,12 @@ pub(crate) struct Flags {
     /// Certificates of those who sign the certificates of clients: others are not served on the port of the external processor.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<String>,
-    /// Lowest version of TLS: VersionTLS12 (the default; VersionTLS10 and VersionTLS11 mean it too) or VersionTLS13.
+    /// Lowest version of TLS on the port of the external processor: VersionTLS12 (the default; VersionTLS10 and VersionTLS11
+    /// mean it too) or VersionTLS13.
     #[arg(long, value_name = "VERSION")]
     pub(crate) tls_min_version: Option<MinVersion>,
-    /// Suites for TLS 1.2, with commas between them, named as in Go; unset: all. Those of TLS 1.3 are always on.
+    /// Suites for TLS 1.2 on the port of the external processor, with commas between them, named as in Go; unset: all. Those
+    /// of TLS 1.3 are always on.
     #[arg(long, value_name = "SUITES")]
     pub(crate) tls_cipher_suites: Option<CipherSuites>,
     /// The health service is always on the port of the external processor, too, whatever is said here.
@@ -90,7 +92,8 @@ pub(crate) struct Flags {
     /// How often the metrics of each endpoint are read where their source does not say; at least 50ms.
     #[arg(long, default_value = "50ms", value_parser = duration)]
     refresh_metrics_interval: Duration,
-    /// Metrics of an endpoint that are older than this do not count in the gauges of the pool.
+    /// Metrics of an endpoint that are older than this do not count in the gauges of the pool. A new leader counts for
+    /// twice as long what its endpoints say that they run.
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub(crate) metrics_staleness_threshold: Duration,
     /// Serve /metrics and /debug to those only whom the API server lets get them; unset: true for a pool in Kubernetes.

@@ -95,7 +95,7 @@ fn the_table_of_other_refusals_is_what_clients_are_told() {
         row("filters leave none", &Rejection::NoneAvailable { retry_after: 1 }.into()),
         row("unknown objective, `reject`", &Rejection::UnknownObjective { name: "x".into() }.into()),
         row("path that no parser claims", &Refusal::no_parser("/x")),
-        row("body without a model", &Refusal::model_missing()),
+        row("body without a model, or a rule for its model without targets", &Refusal::model_missing()),
         row("body that is no JSON object", &ParseError::NotAnObject.into()),
         row("body over `maxRequestBody`", &Refusal::body_too_large(BodyLimit::of_requests(64 << 20))),
         row(
