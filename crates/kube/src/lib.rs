@@ -19,6 +19,7 @@ mod crd;
 mod election;
 mod index;
 mod objective;
+mod pace;
 mod pod;
 mod pool;
 mod review;

@@ -4,6 +4,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1 as core;
+use kube::client::ClientBuilder;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
@@ -17,6 +18,7 @@ use crate::crd::{GROUP, InferenceObjectiveSpec, OLDER_GROUP, POOL_GROUP};
 use crate::election::{Candidate, Timings};
 use crate::index::{Change, Index, PoolId};
 use crate::objective::Objective;
+use crate::pace::Pacing;
 use crate::pod::{Pod, PodObject};
 use crate::pool::{Pool, TargetPorts};
 use crate::review::Reviewer;
@@ -73,7 +75,8 @@ impl Kubernetes {
         // Whoever asks has an own way to repeat: the client's waits for minutes, and for as long as the server says.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();
-        Ok(Self { client: Client::try_from(config)?, namespace })
+        let client = ClientBuilder::try_from(config)?.with_layer(&Pacing).build();
+        Ok(Self { client, namespace })
     }
 
     /// The namespace of the kubeconfig's context or of the service account; `default` where neither names one.
