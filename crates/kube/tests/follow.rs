@@ -202,6 +202,84 @@ async fn objectives_that_are_not_installed_or_not_allowed_are_done_without_and_a
 }
 
 #[tokio::test]
+async fn a_kind_that_is_forbidden_for_a_moment_loses_no_objects_and_no_changes() {
+    let followed = Followed::of_pool().unwrap();
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    followed.server.apply(Resource::REWRITE, rewrite("m", "chat", "m", &[("t", 1)]));
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    let before = followed.wait(|known| known.complete && known.rewrites == ["m"]).await.unwrap();
+    let kinds = [Resource::OBJECTIVE, Resource::REWRITE];
+    kinds.iter().for_each(|kind| followed.server.set_allowed(*kind, false));
+    followed.server.end_watches();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*followed.known.borrow(), before);
+    followed.server.apply(Resource::OBJECTIVE, objective("later", "chat", 3));
+    followed.server.delete(Resource::REWRITE, "m");
+    kinds.iter().for_each(|kind| followed.server.set_allowed(*kind, true));
+    followed.wait_for_priority("later", 3).await.unwrap();
+    let after = followed.wait(|known| known.rewrites.is_empty()).await.unwrap();
+    assert_eq!(after.priorities, BTreeMap::from([("batch".into(), -10), ("later".into(), 3)]));
+}
+
+#[tokio::test]
+async fn a_server_that_is_overloaded_is_asked_again_within_seconds() {
+    let followed = Followed::of_pool().unwrap();
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    let before = followed.wait(|known| known.complete).await.unwrap();
+    let refusals = [(Resource::POD, 429), (Resource::OBJECTIVE, 503), (Resource::REWRITE, 504)];
+    refusals.iter().for_each(|(kind, status)| followed.server.set_refusal(*kind, Some(*status)));
+    followed.server.end_watches();
+    // Waits that double without an end would have come to sixteen seconds and more.
+    tokio::time::sleep(Duration::from_secs(18)).await;
+    assert_eq!(*followed.known.borrow(), before);
+    refusals.iter().for_each(|(kind, _)| followed.server.set_refusal(*kind, None));
+    followed.server.delete(Resource::POD, "a");
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", 4));
+    followed.server.apply(Resource::REWRITE, rewrite("m", "chat", "m", &[("t", 1)]));
+    let heard = followed.wait(|known| {
+        known.endpoints.is_empty() && known.priorities.get("batch") == Some(&4) && known.rewrites == ["m"]
+    });
+    tokio::time::timeout(Duration::from_secs(7), heard).await.expect("every kind is heard again").unwrap();
+}
+
+#[tokio::test]
+async fn a_status_of_any_form_disturbs_nothing() {
+    let followed = Followed::of_pool().unwrap();
+    let odd = [json!("x"), json!(5), json!(true), json!(["x"]), json!(null), json!({"conditions": 7})];
+    for (number, status) in odd.into_iter().enumerate() {
+        let name = format!("o{number}");
+        let mut object = objective(&name, "chat", 7);
+        object["status"] = status.clone();
+        followed.server.apply(Resource::OBJECTIVE, object);
+        followed.wait_for_priority(&name, 7).await.unwrap();
+        let mut object = rewrite(&name, "chat", &name, &[("t", 1)]);
+        object["status"] = status;
+        followed.server.apply(Resource::REWRITE, object);
+        followed.wait(|known| known.rewrites.contains(&name)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_no_longer_understood_is_left_out_as_if_it_had_never_been() {
+    let mut followed = Followed::of_pool().unwrap();
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    let mut odd = objective("batch", "chat", -10);
+    odd["spec"]["priority"] = json!("high");
+    followed.server.apply(Resource::OBJECTIVE, odd);
+    followed.wait(|known| known.priorities.is_empty()).await.unwrap();
+    followed.server.go_away();
+    followed.server.forget_history();
+    followed.server.come_back().await.unwrap();
+    followed.server.apply(Resource::OBJECTIVE, objective("other", "chat", 1));
+    followed.wait_for_priority("other", 1).await.unwrap();
+    assert_eq!(followed.known.borrow().priorities.len(), 1, "a list does not have it either");
+    followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", 5));
+    followed.wait_for_priority("batch", 5).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_pool_that_goes_takes_its_endpoints_along_and_a_new_one_brings_its_own() {
     let followed = Followed::of_pool().unwrap();
     followed.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
