@@ -5,12 +5,19 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::flags::Flags;
 
+const KUBE_REQUESTS: &str = "kube_client::client::builder";
+const KUBE_WATCHES: &str = "kube_runtime::watcher";
+
 /// Sends JSON lines to stderr, as much as the flags ask for. Other crates are heard only when something is wrong,
 /// or when everything is asked for.
 pub(crate) fn start(flags: &Flags) {
     let level = level(flags.verbosity, flags.zap_log_level.as_deref());
     let others = if level == LevelFilter::TRACE { LevelFilter::DEBUG } else { LevelFilter::WARN };
-    let targets = Targets::new().with_default(others).with_target("epp", level).with_target("sluice", level);
+    let mut targets = Targets::new().with_default(others).with_target("epp", level).with_target("sluice", level);
+    if level != LevelFilter::TRACE {
+        // They say of every request that fails what we say once, and with the body of the answer.
+        targets = targets.with_targets([KUBE_REQUESTS, KUBE_WATCHES].map(|target| (target, LevelFilter::OFF)));
+    }
     let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
     tracing_subscriber::registry().with(targets).with(lines).init();
     if let Some(value) = flags.zap_log_level.as_deref()
