@@ -180,6 +180,8 @@ async fn standbys_that_are_not_to_be_populated_ask_for_the_lease_only() {
     let replicas = Replicas::new(&config).unwrap();
     write_lease(&replicas.server, "another-epp", 600);
     let standby = replicas.start(&[]).await.unwrap();
+    let asks = async || Ok((!replicas.server.requests().is_empty()).then_some(()));
+    eventually(LIMIT, "the standby asks for something", asks).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let asked: Vec<_> = replicas.server.requests().into_iter().collect();
     assert_eq!(asked, ["get coordination.k8s.io/leases"]);
