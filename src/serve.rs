@@ -28,6 +28,8 @@ use crate::{health_port, http_port, metrics_server};
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// How long streams that are cut may take to give back what they hold.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long peers may take to hear that the server goes once their last stream has ended. A frozen one never says so.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What serving needs.
 #[derive(Debug)]
@@ -145,6 +147,9 @@ pub(crate) async fn serve(
     stop.send(()).unwrap_or_default();
     tokio::select! {
         ended = &mut server => ended.context("external processor")?,
+        () = idle_for(&service, FAREWELL) => {
+            tracing::debug!("connections cut: their peers have not closed them");
+        }
         () = tokio::time::sleep(flags.stream_drain_timeout) => {
             let streams = service.open_streams();
             cut.cancel();
@@ -157,6 +162,17 @@ pub(crate) async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Until there is no stream, and still none after `time`.
+async fn idle_for(service: &Service, time: Duration) {
+    loop {
+        all_gone(service).await;
+        tokio::time::sleep(time).await;
+        if service.open_streams() == 0 {
+            return;
+        }
+    }
 }
 
 /// Until every stream has been cleaned up.

@@ -62,6 +62,23 @@ fn a_stream_that_brings_no_message_does_not_hold_up_the_end() {
     assert_eq!(epp.exit(PATIENCE), Some(0));
 }
 
+/// As of a client that is stopped, or behind a network that has gone: it does not answer the server's farewell.
+#[test]
+fn a_peer_that_has_fallen_silent_does_not_hold_up_the_end() {
+    let mut arguments = arguments(&directory("mute"));
+    arguments.extend(["--secure-serving=false", "--drain-timeout=1s", "--stream-drain-timeout=1h"].map(str::to_owned));
+    let mut epp = Epp::serving(epp(&arguments));
+    let mut mute = [&epp.ext_proc, &epp.health].map(|address| TcpStream::connect(address).unwrap());
+    for peer in &mut mute {
+        peer.write_all(PREFACE).unwrap();
+        // The server knows it: these are its settings.
+        peer.read_exact(&mut [0; 9]).unwrap();
+    }
+    epp.signal("TERM");
+    // Less than the keepalive of the server takes to find out, which would end it, too.
+    assert_eq!(epp.exit(Duration::from_secs(12)), Some(0));
+}
+
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let mut arguments = arguments(&directory("second"));
