@@ -105,8 +105,10 @@ fn where_a_leader_is_elected_nothing_waits_for_the_others_to_be_ready() {
         let strategy = &deployment["spec"]["strategy"];
         assert_eq!((&strategy["type"], &strategy["rollingUpdate"]), (&"Recreate".into(), &Value::Null), "{file:?}");
         let beside = files().into_iter().filter(|(other, _)| other.parent() == file.parent());
-        for (other, text) in beside {
-            assert!(!text.contains("\nkind: PodDisruptionBudget\n"), "{other:?}");
+        for (other, text) in beside.filter(|(_, text)| text.contains("\nkind: PodDisruptionBudget\n")) {
+            let budget: Value = serde_saphyr::from_str(&text).unwrap();
+            let spec = &budget["spec"];
+            assert_eq!((&spec["maxUnavailable"], &spec["minAvailable"]), (&"100%".into(), &Value::Null), "{other:?}");
         }
     }
 }
