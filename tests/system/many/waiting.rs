@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluice_testkit::{EnvoyConfig, Template};
+use sluice_testkit::{EnvoyConfig, Part, Template};
 use tokio::task::JoinSet;
 
 use super::crowd::{Crowd, all_served};
@@ -37,6 +37,52 @@ async fn three_thousand_requests_wait_at_once_and_all_are_served() {
 #[tokio::test]
 async fn three_thousand_requests_wait_with_their_headers_alone() {
     wait_and_be_served(Template::PerRequest).await;
+}
+
+/// More than Envoy lets wait by itself, and more than the picker lets wait.
+#[tokio::test]
+async fn every_template_brings_more_requests_to_the_picker_than_envoy_would_by_default() {
+    const WAITING: usize = 1_200;
+    const REFUSED: usize = 300;
+    for template in Template::ALL {
+        let config = config(4, &json!({"defaultPriorityBand": {"maxRequests": WAITING}}), &json!({}));
+        let envoy = EnvoyConfig::from_template(template).unwrap();
+        let pool = Counted::start_with(2, &config, &[], envoy).await.unwrap();
+        let mut crowd = Crowd::new(WAITING + 8, |path| pool.stack.envoy.url(path)).unwrap();
+        crowd.send(WAITING + 8, |request| request);
+        pool.wait_for(8, WAITING as u64).await.unwrap_or_else(|error| panic!("{template:?}: {error:#}"));
+        let mut late = Crowd::new(REFUSED, |path| pool.stack.envoy.url(path)).unwrap();
+        late.send(REFUSED, |request| request);
+        assert_eq!(late.outcomes().await, [("429".to_owned(), REFUSED)].into(), "{template:?}");
+
+        for server in &pool.servers {
+            server.release(WAITING + 8);
+        }
+        assert_eq!(crowd.outcomes().await, all_served(WAITING + 8), "{template:?}");
+        pool.wait_for(0, 0).await.unwrap_or_else(|error| panic!("{template:?}: {error:#}"));
+    }
+}
+
+/// An Envoy without the limits that the templates raise. What runs counts as well as what waits.
+#[tokio::test]
+async fn by_its_defaults_envoy_itself_refuses_what_is_beyond_1024_requests_and_the_others_are_served() {
+    const REQUESTS: usize = 1_500;
+    const DEFAULT: usize = 1_024;
+    let mut envoy = EnvoyConfig::from_template(Template::FullDuplex).unwrap();
+    for cluster in [Part::Picker, Part::ModelServers] {
+        envoy.put(cluster, "circuit_breakers", Value::Null).unwrap();
+    }
+    let pool = Counted::start_with(2, &roomy(4), &[], envoy).await.unwrap();
+    let mut crowd = Crowd::new(REQUESTS, |path| pool.stack.envoy.url(path)).unwrap();
+    crowd.send(REQUESTS, |request| request);
+    pool.wait_for(8, (DEFAULT - 8) as u64).await.unwrap();
+
+    for server in &pool.servers {
+        server.release(REQUESTS);
+    }
+    let expected = [("200".to_owned(), DEFAULT), ("500".to_owned(), REQUESTS - DEFAULT)];
+    assert_eq!(crowd.outcomes().await, expected.into());
+    pool.wait_for(0, 0).await.unwrap();
 }
 
 /// How two thousand clients leave.
