@@ -30,6 +30,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fs::write(directory.join(name), text).with_context(|| format!("writing {name}"))?;
         say(format_args!("{DIRECTORY}/{name} written"));
     }
+    if stale.is_empty() {
+        say(format_args!("{DIRECTORY} is what the types make"));
+    }
     Ok(())
 }
 

@@ -41,6 +41,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fs::write(root.join(path), text).with_context(|| format!("writing {path}"))?;
         say(format_args!("{path} written"));
     }
+    if stale.is_empty() {
+        say(format_args!("{} configurations are what the source makes", VARIANTS.len()));
+    }
     Ok(())
 }
 
