@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde_json::Value;
-use sluice_config::{Assembled, Previous, Source};
+use sluice_config::{Assembled, Diagnostics, Previous, Severity, Source};
 use sluice_core::Tasks;
 use sluice_extproc::Service;
 use sluice_follow::{Consumer, FileError, FollowedFile, Follower, Verdict};
@@ -36,16 +36,74 @@ pub(crate) struct Reloading {
     pub(crate) service: Service,
     pub(crate) in_force: InForce,
     pub(crate) is_followed: bool,
+    /// What was wrong with the content that was refused last, as it was told.
+    pub(crate) refusal: Option<Refusal>,
+}
+
+/// Why a content is not put in force.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    mistakes: Vec<String>,
+    warnings: Vec<String>,
+    /// It is the content for good, or else something outside it, such as a file that it names.
+    is_final: bool,
+}
+
+impl Refusal {
+    /// The text says what cannot be, whatever else changes: reading it looks at nothing else.
+    fn of_text(diagnostics: &Diagnostics) -> Self {
+        let of = |severity| diagnostics.iter().filter(move |found| found.severity == severity).map(ToString::to_string);
+        let (mistakes, warnings) = (of(Severity::Error).collect(), of(Severity::Warning).collect());
+        Self { mistakes, warnings, is_final: true }
+    }
+
+    const fn verdict(&self) -> Verdict {
+        if self.is_final { Verdict::Refused } else { Verdict::NotYet }
+    }
 }
 
 impl Reloading {
-    /// Everything is built aside; nothing has changed after an error, each of whose lines is a mistake.
-    fn put_in_force(&mut self, content: &[u8]) -> Result<(), Vec<String>> {
+    /// As [`put_in_force`](Self::put_in_force). A plugin that panics over its parameters is no reason to stop serving. What
+    /// has been swapped by then, if anything, is whole: each part is made before it takes the place of another.
+    fn attempt(&mut self, content: &[u8]) -> Result<(), Refusal> {
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| self.put_in_force(content)));
+        outcome.unwrap_or_else(|_panic| {
+            let mistake = format!("{}: building what it describes has failed: this is a bug", self.name);
+            Err(Refusal { mistakes: vec![mistake], warnings: Vec::new(), is_final: true })
+        })
+    }
+
+    /// Everything is built aside; nothing has changed after an error.
+    fn put_in_force(&mut self, content: &[u8]) -> Result<(), Refusal> {
         let source = Source::new(&self.name, content);
-        let assembled = read_again(&source, &self.flags, &self.previous)?;
-        self.standing.reconfigure(&self.service, &assembled).map_err(|error| vec![format!("{error:#}")])?;
+        let read = read_again(&source, &self.flags, &self.previous);
+        let assembled = read.map_err(|diagnostics| Refusal::of_text(&diagnostics))?;
+        self.standing.reconfigure(&self.service, &assembled).map_err(|error| {
+            let warnings = assembled.warnings.iter().map(ToString::to_string).collect();
+            Refusal { mistakes: vec![format!("{error:#}")], warnings, is_final: false }
+        })?;
         self.note(content, assembled);
         Ok(())
+    }
+
+    /// Says what is wrong with `content`.
+    fn tell(&mut self, content: &[u8], refusal: Refusal) -> Verdict {
+        let Refusal { mistakes, warnings, is_final } = &refusal;
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        mistakes.iter().for_each(|mistake| tracing::error!("{mistake}"));
+        let path = &self.name;
+        if *is_final {
+            tracing::error!(path, "configuration not reloaded, the previous one stays in force");
+        } else {
+            tracing::error!(
+                path,
+                "configuration not reloaded, the previous one stays in force; this one is tried again"
+            );
+        }
+        self.in_force.refused(sha256(content), mistakes.clone());
+        let verdict = refusal.verdict();
+        self.refusal = Some(refusal);
+        verdict
     }
 
     fn note(&mut self, content: &[u8], assembled: Assembled) {
@@ -68,20 +126,19 @@ impl Reloading {
 
 impl Consumer for Reloading {
     fn changed(&mut self, content: &[u8]) -> Verdict {
-        // A plugin that panics over its parameters is no reason to stop serving. What has been swapped by then, if
-        // anything, is whole: each part is made before it takes the place of another.
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| self.put_in_force(content)));
-        let mistakes = match outcome {
-            Ok(Ok(())) => return Verdict::Taken,
-            Ok(Err(mistakes)) => mistakes,
-            Err(_panic) => vec![format!("{}: building what it describes has failed: this is a bug", self.name)],
-        };
-        for mistake in &mistakes {
-            tracing::error!("{mistake}");
+        match self.attempt(content) {
+            Ok(()) => Verdict::Taken,
+            Err(refusal) => self.tell(content, refusal),
         }
-        tracing::error!(path = self.name, "configuration not reloaded, the previous one stays in force");
-        self.in_force.refused(sha256(content), mistakes);
-        Verdict::Refused
+    }
+
+    /// Nothing is said of what was said already.
+    fn again(&mut self, content: &[u8]) -> Verdict {
+        match self.attempt(content) {
+            Ok(()) => Verdict::Taken,
+            Err(refusal) if self.refusal.as_ref() == Some(&refusal) => refusal.verdict(),
+            Err(refusal) => self.tell(content, refusal),
+        }
     }
 
     fn unreadable(&mut self, error: &FileError) {

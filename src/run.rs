@@ -1,5 +1,6 @@
 //! From the command line to a process that serves, and its way out.
 
+use std::fs::File;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use anyhow::Context as _;
 use prometheus::Registry;
 use sluice_config::{Assembled, Diagnostic, Diagnostics, Options, Previous, Settings, Severity, Source};
 use sluice_core::Tasks;
-use sluice_follow::FollowedFile;
+use sluice_follow::{FollowedFile, read_at_most};
 use sluice_plugins::BUILTIN;
 use tokio::runtime::{Handle, Runtime};
 
@@ -133,6 +134,7 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
             service: service.clone(),
             in_force: in_force.clone(),
             is_followed: true,
+            refusal: None,
         };
         reload::start(reloading, file, source, &tasks)?;
     }
@@ -183,8 +185,9 @@ fn followed_file(flags: &Flags, settings: &Settings) -> Option<FollowedFile> {
 pub(crate) fn source(flags: &Flags) -> Result<Source, Failure> {
     Ok(match flags.config_source() {
         ConfigSource::File(path) => {
-            let text = std::fs::read(&path)
-                .map_err(|error| Failure::setup(format!("--config-file {}: {error}", path.display())))?;
+            // Not all of a device or a pipe without end, which `load` refuses as too long.
+            let text = File::open(&path).and_then(|file| read_at_most(file, Source::MAX_BYTES));
+            let text = text.map_err(|error| Failure::setup(format!("--config-file {}: {error}", path.display())))?;
             Source::new(&path.display().to_string(), text)
         }
         ConfigSource::Text(text) => Source::new("--config-text", text),
@@ -197,10 +200,9 @@ pub(crate) fn read(source: &Source, flags: &Flags) -> Result<Assembled, Diagnost
     sluice_config::load(source, BUILTIN, &options(flags))
 }
 
-/// The same for a process that runs on `previous`; each line of an error is one mistake. Warnings are logged if there are
-/// mistakes.
-pub(crate) fn read_again(source: &Source, flags: &Flags, previous: &Previous) -> Result<Assembled, Vec<String>> {
-    sluice_config::reload(source, BUILTIN, &options(flags), previous).map_err(|diagnostics| mistakes(&diagnostics))
+/// The same for a process that runs on `previous`.
+pub(crate) fn read_again(source: &Source, flags: &Flags, previous: &Previous) -> Result<Assembled, Diagnostics> {
+    sluice_config::reload(source, BUILTIN, &options(flags), previous)
 }
 
 fn options(flags: &Flags) -> Options {

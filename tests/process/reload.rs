@@ -1,6 +1,7 @@
 //! The configuration file changes while the process runs.
 
 use std::fs;
+use std::io::BufRead as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -163,6 +164,35 @@ fn endpoints_are_scraped_from_when_somebody_wants_it() {
         assert!(start.elapsed() < PATIENCE, "{:#}", followed.epp.configuration());
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// As with two ConfigMaps, of which one arrives later.
+#[test]
+fn what_names_a_file_that_is_not_there_yet_is_put_in_force_when_it_comes() {
+    let mut followed = Followed::start("reload-not-yet");
+    let ca = followed.directory.join("ca.pem");
+    let source = format!(
+        "plugins: [{{type: queue-scorer}}, {{type: metrics-data-source, parameters: \
+         {{scheme: https, insecureSkipVerify: false, caCertPath: {ca:?}}}}}, "
+    );
+    let text = with_limit(&followed.directory, 200).replace("plugins: [", &source);
+    replace(&followed.path, &text);
+    followed.until_refused("No such file");
+    // It is tried again after a second.
+    thread::sleep(NOTICED + Duration::from_secs(1));
+    assert_eq!(followed.reloads(), ["0", "1", "0"], "said once");
+    fs::write(&ca, "no certificate").unwrap();
+    followed.until_refused("holds no certificate");
+    assert_eq!((followed.reloads(), followed.limit()), (["0", "2", "0"].map(str::to_owned), 100));
+    fs::write(&ca, rcgen::generate_simple_self_signed(vec!["a".to_owned()]).unwrap().cert.pem()).unwrap();
+    followed.until_limit(200);
+    assert_eq!(followed.reloads(), ["1", "2", "0"]);
+    assert_eq!(followed.epp.configuration()["failing"], false);
+
+    followed.epp.signal("TERM");
+    let log = followed.epp.log.take().unwrap().lines().map(Result::unwrap);
+    let told: Vec<String> = log.filter(|line| line.contains("\"ERROR\"") && line.contains("ca.pem")).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
 }
 
 #[test]

@@ -32,6 +32,25 @@ fn a_mistake_in_the_setup_is_named_and_ends_it_with_64() {
 }
 
 #[test]
+fn a_configuration_without_end_is_not_read_to_it() {
+    let directory = directory("setup-endless");
+    let [sparse, pipe] = ["sparse", "pipe"].map(|name| directory.join(name));
+    fs::File::create(&sparse).unwrap().set_len(1 << 40).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let zeros = Command::new("dd").args(["if=/dev/zero", "bs=64k", &format!("of={}", pipe.display())]).spawn();
+    for path in ["/dev/zero", sparse.to_str().unwrap(), pipe.to_str().unwrap()] {
+        let mut arguments = arguments(&directory);
+        arguments.pop();
+        arguments.push(format!("--config-file={path}"));
+        let (code, log) = run(&arguments);
+        assert_eq!(code, Some(64), "{path}: {log}");
+        assert!(log.contains("at most 1048576 are read"), "{path}: {log}");
+    }
+    // It ends by itself: nobody reads what it writes.
+    assert!(!zeros.unwrap().wait().unwrap().success());
+}
+
+#[test]
 fn a_certificate_that_is_no_good_is_named_and_ends_it_with_64() {
     for (name, certificate, key, named) in
         [("empty", "", "", "tls.crt"), ("garbage", "-----BEGIN CERTIFICATE-----\nx", "", "tls.crt")]

@@ -1,7 +1,9 @@
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// A file by its path, which may lead through links.
 #[derive(Clone, Debug)]
@@ -31,6 +33,20 @@ pub enum FileError {
     NotRegular { what: &'static str, path: PathBuf },
 }
 
+/// Never waits for the other end of a pipe, which may have taken the place of a file a moment ago.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Up to one byte more than `max_bytes`, so that whoever judges the content can tell that it is too much.
+pub fn read_at_most(from: impl io::Read, max_bytes: usize) -> io::Result<Vec<u8>> {
+    let most = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    from.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
@@ -54,25 +70,23 @@ impl FollowedFile {
         self.what
     }
 
-    /// At most one byte more than is of use, so that whoever judges the content can tell.
+    /// As [`read_at_most`] reads it.
     pub fn read(&self) -> Result<Vec<u8>, FileError> {
         self.read_stamped().map(|(bytes, _)| bytes)
     }
 
     /// The same, with the stamp of the file when reading began.
     pub(crate) fn read_stamped(&self) -> Result<(Vec<u8>, Stamp), FileError> {
-        // Before it is opened, and again of what has been opened: another file may stand there by then.
+        // Before it is opened, since that means something to a device, and again of what has been opened: another file may
+        // stand there by then.
         self.stamp()?;
-        let file = File::open(&self.path).map_err(|source| self.unreadable(source))?;
+        let file = open(&self.path).map_err(|source| self.unreadable(source))?;
         let stamp = self.stamp_of(file.metadata())?;
-        let mut bytes = Vec::new();
-        let most = u64::try_from(self.max_bytes).unwrap_or(u64::MAX).saturating_add(1);
-        file.take(most).read_to_end(&mut bytes).map_err(|source| self.unreadable(source))?;
+        let bytes = read_at_most(file, self.max_bytes).map_err(|source| self.unreadable(source))?;
         Ok((bytes, stamp))
     }
 
-    /// The stamp of the file now, without opening it. Only a regular file has one: opening a pipe would wait for its
-    /// other end.
+    /// The stamp of the file now, without opening it. Only a regular file has one.
     pub(crate) fn stamp(&self) -> Result<Stamp, FileError> {
         self.stamp_of(std::fs::metadata(&self.path))
     }

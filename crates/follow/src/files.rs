@@ -1,5 +1,4 @@
 use std::fmt;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use prometheus::IntGauge;
 
+use crate::file::FollowedFile;
 use crate::settled::{Look, Settled};
 
 /// How often files that belong together are looked at. What is new in them is in use after two looks.
@@ -106,13 +106,18 @@ impl<S: FileSet> fmt::Debug for FilesFollower<S> {
     }
 }
 
-/// The content of a regular file: opening a pipe would wait for whoever writes into it.
+/// More than any file of certificates has: those of all authorities that a machine trusts are a quarter of a megabyte.
+const MAX_BYTES: usize = 4 << 20;
+
+/// The content of a small regular file.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let read = || match std::fs::metadata(path)?.is_file() {
-        true => std::fs::read(path),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
-    };
-    read().map_err(|error| format!("cannot read {}: {error}", path.display()))
+    // Its errors begin so.
+    let file = FollowedFile::new(path.to_owned(), "cannot read", MAX_BYTES);
+    let bytes = file.read().map_err(|error| error.to_string())?;
+    match bytes.len() <= MAX_BYTES {
+        true => Ok(bytes),
+        false => Err(format!("cannot read {}: larger than {MAX_BYTES} bytes", file.absolute_path())),
+    }
 }
 
 #[cfg(test)]
@@ -208,6 +213,16 @@ mod tests {
         rig.write("1", "1");
         follower.look_now();
         assert_eq!(rig.failing.get(), 0);
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_it() {
+        let rig = Rig::new();
+        rig.write("1", "1");
+        let number = rig.directory.path().join("number");
+        std::fs::File::create(&number).unwrap().set_len(1 << 40).unwrap();
+        let error = rig.start().unwrap_err();
+        assert!(error.contains("number: larger than"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::{Criticality, Tasks};
+use sluice_core::{Clock as _, Criticality, SystemClock, Tasks, Time};
 use tokio::sync::oneshot;
 
 use crate::bell::{Bell, Wake};
@@ -13,11 +13,20 @@ use crate::watch::Watch;
 pub const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The file is looked at this often whatever the watch says: file systems exist that tell nothing.
 pub const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long a content that is [not usable yet](Verdict::NotYet) waits until it is judged again, twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Whoever uses the file. Each call tells of a change: what lasts is told once.
 pub trait Consumer: Send + 'static {
     /// The file has another content than the one in use, and than one that was just refused.
     fn changed(&mut self, content: &[u8]) -> Verdict;
+
+    /// The file still has the content that was last found to be [not usable yet](Verdict::NotYet). That it still is not is
+    /// no news.
+    fn again(&mut self, content: &[u8]) -> Verdict {
+        self.changed(content)
+    }
 
     /// There is nothing to be read, for another reason than before. What is in use stays so.
     fn unreadable(&mut self, error: &FileError);
@@ -38,6 +47,9 @@ pub enum Verdict {
     Taken,
     /// It is no good: what is in use stays so.
     Refused,
+    /// The same for now, because of something outside the file, such as another file that it names: it is judged again
+    /// after a while.
+    NotYet,
 }
 
 /// Looks at a file, and tells a [`Consumer`] what is new.
@@ -56,7 +68,17 @@ pub struct Follower {
 #[derive(Debug, PartialEq, Eq)]
 enum Trouble {
     Refused(Vec<u8>),
+    NotYet(Postponed),
     Unreadable(String),
+}
+
+/// A content that is to be judged again.
+#[derive(Debug, PartialEq, Eq)]
+struct Postponed {
+    content: Vec<u8>,
+    until: Time,
+    /// How long it waits now.
+    wait: Duration,
 }
 
 impl Follower {
@@ -92,36 +114,67 @@ impl Follower {
 
     /// Until the bell is stopped.
     fn run(mut self, mut consumer: impl Consumer) {
+        let clock = SystemClock::start();
         while self.bell.wait(CHECK_EVERY, DEBOUNCE) != Wake::Stopped {
             if consumer.is_following() {
                 self.watch.follow();
-                self.look(&mut consumer);
+                self.look(&mut consumer, clock.now());
             }
         }
     }
 
     /// Looks once.
-    pub fn look(&mut self, consumer: &mut impl Consumer) {
-        let content = match self.news() {
-            Ok(Some(content)) => content,
-            Ok(None) => return,
+    fn look(&mut self, consumer: &mut impl Consumer, now: Time) {
+        match self.news() {
+            Ok(Some(content)) if !self.is_refused(&content) => self.judge(content, consumer, now),
+            Ok(_) => self.judge_again(consumer, now),
             Err(error) => {
                 let trouble = Some(Trouble::Unreadable(error.to_string()));
                 if self.trouble != trouble {
                     self.trouble = trouble;
                     consumer.unreadable(&error);
                 }
-                return;
             }
-        };
+        }
+    }
+
+    /// Whether `content` is what was judged last, and not taken.
+    fn is_refused(&self, content: &[u8]) -> bool {
+        match &self.trouble {
+            Some(Trouble::Refused(refused) | Trouble::NotYet(Postponed { content: refused, .. })) => refused == content,
+            Some(Trouble::Unreadable(_)) | None => false,
+        }
+    }
+
+    fn judge(&mut self, content: Vec<u8>, consumer: &mut impl Consumer, now: Time) {
         if content == self.taken {
             if self.trouble.take().is_some() {
                 consumer.as_before();
             }
-        } else if !matches!(&self.trouble, Some(Trouble::Refused(refused)) if *refused == content) {
-            match consumer.changed(&content) {
-                Verdict::Taken => (self.taken, self.trouble) = (content, None),
-                Verdict::Refused => self.trouble = Some(Trouble::Refused(content)),
+            return;
+        }
+        let verdict = consumer.changed(&content);
+        self.note(verdict, content, FIRST_RETRY, now);
+    }
+
+    /// If a content is waiting for that, and has waited long enough.
+    fn judge_again(&mut self, consumer: &mut impl Consumer, now: Time) {
+        match self.trouble.take() {
+            Some(Trouble::NotYet(Postponed { content, until, wait })) if until <= now => {
+                let verdict = consumer.again(&content);
+                self.note(verdict, content, LONGEST_RETRY.min(wait * 2), now);
+            }
+            other => self.trouble = other,
+        }
+    }
+
+    /// What became of `content`, which waits for `wait` if it has to.
+    fn note(&mut self, verdict: Verdict, content: Vec<u8>, wait: Duration, now: Time) {
+        match verdict {
+            Verdict::Taken => (self.taken, self.trouble) = (content, None),
+            Verdict::Refused => self.trouble = Some(Trouble::Refused(content)),
+            Verdict::NotYet => {
+                self.trouble = Some(Trouble::NotYet(Postponed { content, until: now.saturating_add(wait), wait }));
             }
         }
     }

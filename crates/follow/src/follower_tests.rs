@@ -3,15 +3,30 @@ use std::io::Write as _;
 use std::path::Path;
 
 use super::*;
+use crate::file::open;
 
-/// Refuses what begins with an exclamation mark, and notes what it is told.
+/// Refuses what begins with an exclamation mark, cannot use what begins with a question mark until it is answered, and
+/// notes what it is told.
 #[derive(Debug, Default)]
-struct Notes(Vec<String>);
+struct Notes {
+    told: Vec<String>,
+    answer: Option<Verdict>,
+}
 
 impl Consumer for Notes {
     fn changed(&mut self, content: &[u8]) -> Verdict {
-        self.0.push(String::from_utf8_lossy(content).into_owned());
-        if content.starts_with(b"!") { Verdict::Refused } else { Verdict::Taken }
+        self.told.push(String::from_utf8_lossy(content).into_owned());
+        match content.first() {
+            Some(b'!') => Verdict::Refused,
+            Some(b'?') => self.answer.unwrap_or(Verdict::NotYet),
+            _ => Verdict::Taken,
+        }
+    }
+
+    fn again(&mut self, content: &[u8]) -> Verdict {
+        let verdict = self.changed(content);
+        self.told.push("(again)".to_owned());
+        verdict
     }
 
     fn unreadable(&mut self, error: &FileError) {
@@ -19,11 +34,11 @@ impl Consumer for Notes {
             FileError::Read { source, .. } => source.kind().to_string(),
             FileError::NotRegular { .. } => "not regular".to_owned(),
         };
-        self.0.push(format!("({kind})"));
+        self.told.push(format!("({kind})"));
     }
 
     fn as_before(&mut self) {
-        self.0.push("(as before)".to_owned());
+        self.told.push("(as before)".to_owned());
     }
 }
 
@@ -31,6 +46,7 @@ impl Consumer for Notes {
 struct Looked {
     follower: Follower,
     notes: Notes,
+    now: Time,
 }
 
 impl Looked {
@@ -38,15 +54,26 @@ impl Looked {
         let file = FollowedFile::new(path.to_owned(), "file of a test", 10);
         let mut follower = Follower::new(file.clone());
         follower.has_taken(file.read().unwrap());
-        Self { follower, notes: Notes::default() }
+        Self { follower, notes: Notes::default(), now: Time::ZERO }
     }
 
     /// Looks `times` times; returns what was told.
     fn look(&mut self, times: usize) -> Vec<String> {
         for _ in 0..times {
-            self.follower.look(&mut self.notes);
+            self.follower.look(&mut self.notes, self.now);
         }
-        std::mem::take(&mut self.notes.0)
+        std::mem::take(&mut self.notes.told)
+    }
+
+    /// Looks once in each of the next `seconds`; returns the seconds from now in which anything was told.
+    fn seconds_told(&mut self, seconds: u64) -> Vec<u64> {
+        let told = |second: &u64| {
+            self.now = self.now.saturating_add(CHECK_EVERY);
+            let told = self.look(1);
+            assert!(told.is_empty() || told.ends_with(&["(again)".to_owned()]), "{told:?} in second {second}");
+            !told.is_empty()
+        };
+        (1..=seconds).filter(told).collect()
     }
 
     fn settled(&self) -> bool {
@@ -125,4 +152,65 @@ fn no_more_is_read_than_tells_that_it_is_too_much() {
     let mut looked = Looked::new(&path);
     fs::write(&path, "0123456789abc").unwrap();
     assert_eq!(looked.look(1), ["0123456789a"]);
+}
+
+#[test]
+fn what_cannot_be_used_yet_is_judged_again_ever_more_rarely() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, "1").unwrap();
+    let mut looked = Looked::new(&path);
+    fs::write(&path, "?").unwrap();
+    assert_eq!(looked.look(3), ["?"], "not at once");
+    assert_eq!(looked.seconds_told(130), [1, 3, 7, 15, 31, 61, 91, 121]);
+
+    looked.notes.answer = Some(Verdict::Taken);
+    assert_eq!(looked.seconds_told(100), [21], "in use, and no longer asked about");
+    fs::write(&path, "1").unwrap();
+    assert_eq!(looked.look(2), ["1"], "the other is what is in use");
+}
+
+#[test]
+fn what_is_judged_again_may_be_refused_for_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, "1").unwrap();
+    let mut looked = Looked::new(&path);
+    fs::write(&path, "?").unwrap();
+    looked.look(1);
+    looked.notes.answer = Some(Verdict::Refused);
+    assert_eq!(looked.seconds_told(100), [1]);
+}
+
+#[test]
+fn what_takes_the_place_of_a_content_that_waits_ends_its_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, "1").unwrap();
+    let mut looked = Looked::new(&path);
+    fs::write(&path, "?").unwrap();
+    looked.look(2);
+    looked.seconds_told(20);
+    fs::write(&path, "??").unwrap();
+    assert_eq!(looked.look(1), ["??"]);
+    assert_eq!(looked.seconds_told(10), [1, 3, 7], "another content begins anew");
+    fs::remove_file(&path).unwrap();
+    assert_eq!(looked.look(1), ["(entity not found)"]);
+    assert_eq!(looked.seconds_told(60), [0; 0]);
+    fs::write(&path, "??").unwrap();
+    assert_eq!(looked.look(1), ["??"]);
+    fs::write(&path, "1").unwrap();
+    assert_eq!(looked.look(1), ["(as before)"]);
+    assert_eq!(looked.seconds_told(60), [0; 0]);
+}
+
+/// As when it takes the place of the file between a look at what stands there and the opening of it.
+#[test]
+fn a_pipe_without_another_end_is_opened_without_waiting_for_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(open(&path).map(drop)));
+    is_done.recv_timeout(Duration::from_secs(10)).expect("it waits").unwrap();
 }

@@ -19,6 +19,6 @@ pub mod pem;
 mod settled;
 mod watch;
 
-pub use file::{FileError, FollowedFile};
+pub use file::{FileError, FollowedFile, read_at_most};
 pub use files::{FileSet, FilesFollower, read_file};
 pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, Verdict};
