@@ -14,6 +14,7 @@
 //! Apart from that a [`Candidate`] takes part in the [election](Timings) of a leader, by a Lease, and a
 //! [`Reviewer`] asks who a bearer token is of.
 
+mod causes;
 mod collection;
 mod crd;
 mod election;
@@ -26,6 +27,7 @@ mod review;
 mod rewrite;
 mod source;
 mod status;
+mod token;
 mod watch;
 
 pub use collection::{Event, Key};
@@ -43,3 +45,4 @@ pub use review::{Access, ReviewError, Reviewer};
 pub use rewrite::Rewrite;
 pub use source::{AccessError, Kubernetes, Membership};
 pub use status::{Conditions, Observed, Reporter, Stand, Subject, SubjectKind, Verdict};
+pub use token::TokenError;

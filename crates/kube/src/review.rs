@@ -7,6 +7,8 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::causes::causes;
+
 const TOKEN_REVIEWS: Target = Target {
     path: "/apis/authentication.k8s.io/v1/tokenreviews",
     api: "authentication.k8s.io/v1",
@@ -35,7 +37,7 @@ pub enum Access {
 /// Why there is no answer. No text of it holds the token.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    #[error("asking for a {kind}: {error}")]
+    #[error("asking for a {kind}: {}", causes(error))]
     Unreachable { kind: &'static str, error: kube::Error },
     #[error("asking for a {kind}: the API server answers {status}{}", hint(*.status))]
     Refused { kind: &'static str, status: u16 },

@@ -24,6 +24,7 @@ use crate::pool::{Pool, TargetPorts};
 use crate::review::Reviewer;
 use crate::rewrite::Rewrite;
 use crate::status::{Observed, Reporter, Verdict};
+use crate::token::{Authorizing, TokenError, TokenFile};
 use crate::watch::{Watched, events};
 
 /// What makes a pod a member of the pool.
@@ -48,6 +49,8 @@ pub enum AccessError {
     Config(#[from] kube::config::InferConfigError),
     #[error("{0}")]
     Client(#[from] kube::Error),
+    #[error("{0}")]
+    Token(#[from] TokenError),
 }
 
 /// An API server that can be asked.
@@ -75,7 +78,8 @@ impl Kubernetes {
         // Whoever asks has an own way to repeat: the client's waits for minutes, and for as long as the server says.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();
-        let client = ClientBuilder::try_from(config)?.with_layer(&Pacing).build();
+        let token = Authorizing(TokenFile::take(&mut config.auth_info)?);
+        let client = ClientBuilder::try_from(config)?.with_layer(&token).with_layer(&Pacing).build();
         Ok(Self { client, namespace })
     }
 

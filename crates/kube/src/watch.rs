@@ -11,6 +11,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::causes::causes;
 use crate::collection::{Event, Key};
 
 /// The waits between attempts double from the one to the other.
@@ -147,7 +148,7 @@ where
         if unavailable {
             self.listed = false;
         }
-        let text = error.to_string();
+        let text = causes(error);
         if self.trouble.as_ref() != Some(&text) {
             let kind = self.watched.name;
             if unavailable {

@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 pub use self::reviews::ReviewCounts;
 pub use self::rights::granted;
+use self::service_account::ServiceAccount;
 use self::store::Store;
 use crate::server_thread::ServerThread;
 use crate::{eventually, guardian};
@@ -20,6 +21,7 @@ mod leases;
 mod reviews;
 mod rights;
 mod selector;
+mod service_account;
 mod store;
 
 /// Within which an address is free again.
@@ -74,28 +76,84 @@ impl Resource {
 /// A Kubernetes API server, as far as a picker asks one: lists and watches of namespaced objects, with resource
 /// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, leases that
 /// are made, read and replaced, reviews of tokens and of access, and connections that break. It lets everybody do what
-/// the manifests grant the picker, and answers 403 to everything else. Plain HTTP, and everything in memory.
+/// the manifests grant the picker, and answers 403 to everything else. Everything is in memory, and spoken in plain HTTP
+/// unless it [knows a service account](Self::start_for_pods).
 #[derive(Debug)]
 pub struct ApiServer {
     address: SocketAddr,
     store: Arc<Store>,
+    /// None where it speaks plain HTTP to everybody.
+    account: Option<ServiceAccount>,
     /// None while it is away.
     server: Option<ServerThread>,
     dir: TempDir,
 }
 
 impl ApiServer {
+    /// For those who have a kubeconfig.
     pub fn start() -> Result<Self> {
-        let store = Arc::new(Store::new(granted()?));
-        let server = ServerThread::start(http::router(Arc::clone(&store)))?;
-        let (address, dir) = (server.address(), guardian::temporary_dir("kubeconfig-")?);
-        let this = Self { address, store, server: Some(server), dir };
+        let this = Self::start_knowing(None)?;
         std::fs::write(this.kubeconfig(), this.kubeconfig_text()).context("writing a kubeconfig")?;
         Ok(this)
     }
 
+    /// For pods: speaks TLS with a certificate of an authority of its own, and answers 401 to everybody without the token
+    /// of its only service account.
+    pub fn start_for_pods() -> Result<Self> {
+        Self::start_knowing(Some(ServiceAccount::create(NAMESPACE)?))
+    }
+
+    fn start_knowing(account: Option<ServiceAccount>) -> Result<Self> {
+        let store = Arc::new(Store::new(granted()?));
+        let unbound = (Ipv4Addr::LOCALHOST, 0).into();
+        let dir = guardian::temporary_dir("kubeconfig-")?;
+        let mut this = Self { address: unbound, store, account, server: None, dir };
+        let server = this.serve()?;
+        this.address = server.address();
+        this.server = Some(server);
+        Ok(this)
+    }
+
+    fn serve(&self) -> Result<ServerThread> {
+        let router = http::router(Arc::clone(&self.store));
+        match &self.account {
+            None => ServerThread::start_at(self.address, router, None),
+            Some(account) => ServerThread::start_at(self.address, account.guard(router), Some(account.acceptor()?)),
+        }
+    }
+
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.account.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// The directory with the files that a pod has of its service account: token, certificate of the authority, namespace.
+    pub fn service_account(&self) -> Result<&Path> {
+        Ok(self.account()?.files())
+    }
+
+    /// Replaces the token in the file, and takes no other from now on.
+    pub fn rotate_token(&self, token: &str) -> Result<()> {
+        self.account()?.rotate_token(token)
+    }
+
+    /// Shows a certificate of an authority that nobody knows; or no longer so.
+    pub fn set_impostor(&self, impostor: bool) -> Result<()> {
+        self.account()?.set_impostor(impostor);
+        Ok(())
+    }
+
+    /// How many handshakes have begun.
+    pub fn handshakes(&self) -> Result<usize> {
+        Ok(self.account()?.handshakes())
+    }
+
+    fn account(&self) -> Result<&ServiceAccount> {
+        self.account.as_ref().context("this server knows no service account")
     }
 
     /// A file for `$KUBECONFIG`, which names the namespace `test`.
@@ -153,7 +211,7 @@ impl ApiServer {
     /// Is there again, under the same address and with the same objects.
     pub async fn come_back(&mut self) -> Result<()> {
         // A process that starts just now may hold the old listener for a moment, until it runs its own program.
-        let start = async || Ok(ServerThread::start_at(self.address, http::router(Arc::clone(&self.store))).ok());
+        let start = async || Ok(self.serve().ok());
         self.server = Some(eventually(RETURN_LIMIT, "the address is free", start).await?);
         Ok(())
     }

@@ -84,7 +84,7 @@ impl CountingUpstream {
             scrapes: AtomicUsize::new(0),
         });
         let router = Router::new().route("/metrics", get(metrics)).fallback(answer).with_state(Arc::clone(&record));
-        Ok(Self { server: ServerThread::start_at(address, router)?, record })
+        Ok(Self { server: ServerThread::start_at(address, router, None)?, record })
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -1,3 +1,4 @@
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +8,10 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::address::reachable;
+use crate::apiserver::ApiServer;
 use crate::client;
 use crate::exposition::Exposition;
+use crate::private_mount::PrivateMount;
 use crate::process::Process;
 
 /// Whether the metrics port asks for tokens.
@@ -50,11 +53,29 @@ impl Picker {
         arguments: &[&str],
     ) -> Result<Self> {
         let mut command = Command::new(program);
-        command.arg("--config-file").arg(config).args(arguments);
-        if !arguments.iter().any(|argument| argument.starts_with(AUTH_FLAG)) {
-            command.arg(format!("{AUTH_FLAG}=false"));
-        }
+        command.args(in_cluster(config, arguments));
         command.env("KUBECONFIG", kubeconfig).env_remove("NAMESPACE").env_remove("POD_NAME");
+        Self::start_command(command).await
+    }
+
+    /// The same as the process of a pod, which finds the API server by its environment and its service account.
+    pub async fn start_in_pod(
+        program: &Path,
+        config: &Path,
+        server: &ApiServer,
+        mount: PrivateMount,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let account = server.service_account()?;
+        let mut command = mount.command(account, program.as_os_str());
+        command.args(in_cluster(config, arguments));
+        for other in ["KUBECONFIG", "NAMESPACE", "POD_NAME"] {
+            command.env_remove(other);
+        }
+        // Without the kubeconfig of whoever runs the tests.
+        command.env("HOME", account);
+        command.env("KUBERNETES_SERVICE_HOST", server.address().ip().to_string());
+        command.env("KUBERNETES_SERVICE_PORT", server.address().port().to_string());
         Self::start_command(command).await
     }
 
@@ -101,6 +122,16 @@ impl Picker {
     pub fn process_mut(&mut self) -> &mut Process {
         &mut self.process
     }
+}
+
+/// The arguments of a picker that asks an API server.
+fn in_cluster(config: &Path, arguments: &[&str]) -> Vec<OsString> {
+    let mut all = vec!["--config-file".into(), config.into()];
+    all.extend(arguments.iter().map(OsString::from));
+    if !arguments.iter().any(|argument| argument.starts_with(AUTH_FLAG)) {
+        all.push(format!("{AUTH_FLAG}=false").into());
+    }
+    all
 }
 
 impl Addresses {

@@ -14,7 +14,7 @@ use super::cluster::{Cluster, POOL, config, health, labels, shared_port};
 use crate::support::{LIMIT, picker};
 
 const ELECT: &str = "--ha-enable-leader-election";
-const LEASE: &str = "epp-test-chat.llm-d.ai";
+pub(super) const LEASE: &str = "epp-test-chat.llm-d.ai";
 const GAUGE: &str = "llm_d_epp_leader";
 
 /// Pickers that follow the pool [`POOL`] of one API server.

@@ -4,6 +4,7 @@
 mod access;
 mod churn;
 mod cluster;
+mod in_pod;
 mod leading;
 mod objectives;
 mod pool;

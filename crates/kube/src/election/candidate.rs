@@ -13,6 +13,7 @@ use sluice_core::Clock;
 
 use super::Timings;
 use super::machine::{Election, Step};
+use crate::causes::causes;
 
 /// Takes part in the election of a leader by a Lease.
 pub struct Candidate {
@@ -181,7 +182,7 @@ impl fmt::Debug for Candidate {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
-    #[error("{0}")]
+    #[error("{}", causes(.0))]
     Server(kube::Error),
     #[error("the API server did not answer in time")]
     Silent,

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::ledger::Ledger;
 use super::pauses::Pauses;
 use super::verdict::{Subject, SubjectKind, Verdict};
+use crate::causes::causes;
 use crate::crd::Condition;
 
 /// Whose the conditions are, as `kubectl get --show-managed-fields` has it.
@@ -102,12 +103,22 @@ impl Reporter {
             Outcome::Unwelcome(error) => {
                 if self.pauses.refuse(subject, now) {
                     let Subject { kind, group, key: _ } = subject;
-                    tracing::debug!(?kind, group, error = %error, "nothing is written into the status of this kind");
+                    tracing::debug!(
+                        ?kind,
+                        group,
+                        error = causes(&error),
+                        "nothing is written into the status of this kind"
+                    );
                 }
             }
             Outcome::Failed(error) => {
                 let (wait, name) = (self.pauses.fail(subject, now), &subject.key.name);
-                tracing::warn!(name, error = %error, ?wait, "the status could not be written, another attempt follows");
+                tracing::warn!(
+                    name,
+                    error = causes(&error),
+                    ?wait,
+                    "the status could not be written, another attempt follows"
+                );
             }
         }
     }

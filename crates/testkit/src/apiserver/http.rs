@@ -83,6 +83,7 @@ fn path(resource: &Resource) -> String {
 
 fn status(code: u16) -> Value {
     let reason = match code {
+        401 => "Unauthorized",
         403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
