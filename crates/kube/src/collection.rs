@@ -1,10 +1,19 @@
 use std::collections::BTreeMap;
 
-/// Names one life of an object: what is made anew under an old name has another uid.
+/// Names one life of an object: what is made anew under an old name has another uid. What could not be told of an object
+/// that is not understood is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     pub name: String,
     pub uid: String,
+}
+
+impl Key {
+    /// Whether it may name the life that `known` does. What could not be told of it may be anything.
+    fn may_be(&self, known: &Self) -> bool {
+        let fits = |told: &str, known: &str| told.is_empty() || told == known;
+        fits(&self.name, &known.name) && fits(&self.uid, &known.uid)
+    }
 }
 
 /// What a watch says of the objects of one kind.
@@ -16,6 +25,8 @@ pub enum Event<T> {
     /// The list is complete: what it does not have is gone.
     Complete,
     Applied(T),
+    /// It is there and cannot be understood: what is known of this life of it stays as it is.
+    Kept(Key),
     Deleted(Key),
     /// The server does not know the kind, or does not let us read it.
     Unavailable,
@@ -66,6 +77,14 @@ impl<T: Named + PartialEq + Clone> Collection<T> {
                 }
                 put(&mut self.present, object)
             }
+            Event::Kept(key) => {
+                if let Some(coming) = &mut self.coming {
+                    for object in self.present.values().filter(|object| key.may_be(object.key())) {
+                        put(coming, object.clone());
+                    }
+                }
+                false
+            }
             Event::Deleted(key) => {
                 if let Some(coming) = &mut self.coming {
                     remove(coming, &key);
@@ -109,6 +128,6 @@ fn put<T: Named + PartialEq>(objects: &mut BTreeMap<String, T>, object: T) -> bo
 
 /// A late word of an earlier life under the same name removes nothing.
 fn remove<T: Named>(objects: &mut BTreeMap<String, T>, key: &Key) -> bool {
-    let is_meant = objects.get(&key.name).is_some_and(|object| object.key() == key);
+    let is_meant = objects.get(&key.name).is_some_and(|object| key.may_be(object.key()));
     is_meant && objects.remove(&key.name).is_some()
 }

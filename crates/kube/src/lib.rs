@@ -23,6 +23,7 @@ mod objective;
 mod pace;
 mod pod;
 mod pool;
+mod received;
 mod review;
 mod rewrite;
 mod source;

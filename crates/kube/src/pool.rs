@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 
 use serde::Deserialize;
 
@@ -59,13 +60,13 @@ struct LabelSelector {
 
 #[derive(Debug, Deserialize)]
 struct Port {
-    number: u16,
+    number: NonZeroU16,
 }
 
 impl Pool {
     pub(crate) fn new(key: Key, terminating: bool, spec: InferencePoolSpec) -> Self {
         let InferencePoolSpec { selector, target_ports } = spec;
-        let ports = TargetPorts::new(target_ports.into_iter().map(|port| port.number));
+        let ports = TargetPorts::new(target_ports.into_iter().map(|port| port.number.get()));
         Self { key, labels: selector.match_labels, ports, terminating }
     }
 

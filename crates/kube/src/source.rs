@@ -25,7 +25,7 @@ use crate::review::Reviewer;
 use crate::rewrite::Rewrite;
 use crate::status::{Observed, Reporter, Verdict};
 use crate::token::{Authorizing, TokenError, TokenFile};
-use crate::watch::{Watched, events};
+use crate::watch::{IfOdd, Watched, events};
 
 /// What makes a pod a member of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Kubernetes {
 
     /// The server that `config` tells of.
     pub fn at(mut config: Config) -> Result<Self, AccessError> {
-        config.read_timeout = Some(config.read_timeout.map_or(LONGEST_SILENCE, |given| given.min(LONGEST_SILENCE)));
+        config.read_timeout = Some(longest_silence(config.read_timeout));
         // Whoever asks has an own way to repeat: the client's waits for minutes, and for as long as the server says.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();
@@ -161,11 +161,15 @@ impl Kubernetes {
     fn pool(&self, id: &PoolId) -> BoxStream<'static, Change> {
         let kind = kind(POOL_GROUP, "v1", "InferencePool");
         let pool = Watched {
-            api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            api: Api::namespaced_with(self.client.clone(), &id.namespace, &kind),
             selection: selection().fields(&format!("metadata.name={}", id.name)),
             name: "InferencePool",
             optional: false,
-            read: |key, object| Ok(Pool::new(key, object.metadata.deletion_timestamp.is_some(), spec(object)?)),
+            // Without it nothing would be served: a mistake in it is no reason to stop.
+            if_odd: IfOdd::Stays,
+            read: |key, object: DynamicObject| {
+                Ok(Pool::new(key, object.metadata.deletion_timestamp.is_some(), spec(object)?))
+            },
         };
         events(pool).map(Change::Pool).boxed()
     }
@@ -173,11 +177,12 @@ impl Kubernetes {
     fn pods(&self, id: &PoolId, selector: &str) -> BoxStream<'static, Change> {
         let kind = ApiResource::erase::<core::Pod>(&());
         let pods = Watched {
-            api: Api::<PodObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            api: Api::namespaced_with(self.client.clone(), &id.namespace, &kind),
             selection: selection().labels(selector),
             name: "Pod",
             optional: false,
-            read: |key, object| Ok(Pod::new(key, object.metadata, object.status.unwrap_or_default())),
+            if_odd: IfOdd::IsNone,
+            read: |key, object: PodObject| Ok(Pod::new(key, object.metadata, object.status.unwrap_or_default())),
         };
         events(pods).map(Change::Pod).boxed()
     }
@@ -185,11 +190,12 @@ impl Kubernetes {
     fn objectives(&self, id: &PoolId, group: &'static str) -> BoxStream<'static, Event<Objective>> {
         let kind = kind(group, "v1alpha2", "InferenceObjective");
         let objectives = Watched {
-            api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            api: Api::namespaced_with(self.client.clone(), &id.namespace, &kind),
             selection: selection(),
             name: if group == GROUP { "InferenceObjective" } else { "InferenceObjective of the older group" },
             optional: true,
-            read: |key: Key, mut object| {
+            if_odd: IfOdd::IsNone,
+            read: |key: Key, mut object: DynamicObject| {
                 let observed = observed(&mut object);
                 let has_spec = object.data.get("spec").is_some_and(|spec| !spec.is_null());
                 let spec = if has_spec { spec(object)? } else { InferenceObjectiveSpec::EMPTY };
@@ -202,11 +208,12 @@ impl Kubernetes {
     fn rewrites(&self, id: &PoolId, group: &'static str) -> BoxStream<'static, Event<Rewrite>> {
         let kind = kind(group, "v1alpha2", "InferenceModelRewrite");
         let rewrites = Watched {
-            api: Api::<DynamicObject>::namespaced_with(self.client.clone(), &id.namespace, &kind),
+            api: Api::namespaced_with(self.client.clone(), &id.namespace, &kind),
             selection: selection(),
             name: if group == GROUP { "InferenceModelRewrite" } else { "InferenceModelRewrite of the older group" },
             optional: true,
-            read: |key: Key, mut object| {
+            if_odd: IfOdd::IsNone,
+            read: |key: Key, mut object: DynamicObject| {
                 let observed = observed(&mut object);
                 let created = object.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
                 Ok(Rewrite::new(key, created, spec(object)?, observed))
@@ -214,6 +221,11 @@ impl Kubernetes {
         };
         events(rewrites).boxed()
     }
+}
+
+/// What a configuration gives, unless it is more than is needed.
+fn longest_silence(given: Option<Duration>) -> Duration {
+    given.map_or(LONGEST_SILENCE, |given| given.min(LONGEST_SILENCE))
 }
 
 fn index(id: &PoolId, membership: Membership) -> Index {
@@ -241,5 +253,19 @@ fn observed(object: &mut DynamicObject) -> Observed {
 
 fn spec<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, String> {
     let spec = object.data.get_mut("spec").map(Value::take).unwrap_or_default();
-    serde_json::from_value(spec).map_err(|error| error.to_string())
+    serde_path_to_error::deserialize(spec).map_err(|error| format!("spec: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_server_is_given_up_soon_after_the_longest_watch_would_have_ended() {
+        let watch = Duration::from_secs(selection().timeout.unwrap().into());
+        let silence = longest_silence(None);
+        assert_eq!((watch, silence), (Duration::from_secs(60), Duration::from_secs(63)));
+        assert_eq!(longest_silence(Some(2 * silence)), silence);
+        assert_eq!(longest_silence(Some(watch)), watch);
+    }
 }

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use sluice_kube::{Kubernetes, Membership, PoolId};
-use sluice_testkit::apiserver::{objective, pool, rewrite};
+use sluice_kube::{Kubernetes, Membership};
+use sluice_testkit::apiserver::{objective, rewrite};
 use sluice_testkit::{ApiServer, Resource, eventually};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+mod chat;
 
 /// Longer than anything takes on a busy machine, attempts that are repeated included.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -25,25 +27,16 @@ struct Reported {
 impl Reported {
     /// Of the pool `chat`, with a leader.
     fn start() -> Result<Self> {
-        let server = ApiServer::start()?;
-        server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000]));
-        Self::of(server, true)
+        Self::of(chat::server()?, true)
     }
 
     fn of(server: ApiServer, leads: bool) -> Result<Self> {
-        let mut config = kube::Config::new(server.url().parse()?);
-        config.default_namespace = "test".into();
-        let kubernetes = Kubernetes::at(config)?;
-        let id = PoolId {
-            namespace: kubernetes.namespace().to_owned(),
-            name: "chat".into(),
-            group: "inference.networking.k8s.io".into(),
-        };
+        let kubernetes = Kubernetes::at(chat::config(&server)?)?;
         let (verdicts, receiver) = watch::channel(Vec::new());
         let (leads, is_leader) = watch::channel(leads);
         let mut tasks = JoinSet::new();
         tasks.spawn(kubernetes.reporter(kubernetes.namespace(), receiver, is_leader).run());
-        tasks.spawn(kubernetes.follow(id, Membership::Pool, move |index| {
+        tasks.spawn(kubernetes.follow(chat::id(), Membership::Pool, move |index| {
             verdicts.send_replace(index.verdicts(MOST_BANDS));
         }));
         Ok(Self { server, leads, _tasks: tasks })

@@ -74,7 +74,7 @@ impl Resource {
 }
 
 /// A Kubernetes API server, as far as a picker asks one: lists and watches of namespaced objects, with resource
-/// versions, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, leases that
+/// versions, pages, bookmarks, selectors, histories that are too short, kinds that are not installed or not allowed, leases that
 /// are made, read and replaced, reviews of tokens and of access, and connections that break. It lets everybody do what
 /// the manifests grant the picker, and answers 403 to everything else. Everything is in memory, and spoken in plain HTTP
 /// unless it [knows a service account](Self::start_for_pods).
@@ -236,6 +236,27 @@ impl ApiServer {
         self.store.set_status_refusal(resource, status);
     }
 
+    /// Answers so to whoever watches a kind, which may be listed all the same; or no longer so.
+    pub fn set_watch_refusal(&self, resource: Resource, status: Option<u16>) {
+        self.store.set_watch_refusal(resource, status);
+    }
+
+    /// Gives lists in pages of at most so many objects; or as large as their readers want them.
+    pub fn set_page(&self, page: Option<usize>) {
+        self.store.set_page(page);
+    }
+
+    /// Takes connections and says nothing, neither to who lists nor to who watches, be it for long; or speaks again to
+    /// those who ask from now on.
+    pub fn set_silent(&self, silent: bool) {
+        self.store.set_silent(silent);
+    }
+
+    /// Ends every watch as soon as it has begun; or no longer so.
+    pub fn set_short_watches(&self, short: bool) {
+        self.store.set_short_watches(short);
+    }
+
     /// How many times somebody has tried to write the status of an object.
     pub fn status_writes(&self) -> usize {
         self.store.status_writes()
@@ -248,7 +269,12 @@ impl ApiServer {
 
     /// What has been asked for, each as `verb group/plural`, with `cluster-wide` after kinds that are in no namespace.
     pub fn requests(&self) -> BTreeSet<String> {
-        self.store.requests()
+        self.store.requests().into_keys().collect()
+    }
+
+    /// How many times so much has been asked for, in the words of [`requests`](Self::requests).
+    pub fn request_count(&self, request: &str) -> usize {
+        self.store.requests().get(request).copied().unwrap_or_default()
     }
 }
 

@@ -54,9 +54,13 @@ async fn answer(State(store): State<Arc<Store>>, method: Method, uri: Uri) -> Re
     if let Some(status) = store.ask(if watches { "watch" } else { "list" }, resource) {
         return refusal(status);
     }
+    if store.is_silent() {
+        return std::future::pending().await;
+    }
     if !watches {
         tokio::time::sleep(store.delay()).await;
-        return axum::Json(store.list(resource, &selection)).into_response();
+        let (limit, passed) = (parameter("limit").parse().ok(), parameter("continue").parse().unwrap_or(0));
+        return axum::Json(store.list(resource, &selection, limit, passed)).into_response();
     }
     let version = parameter("resourceVersion").parse().unwrap_or(0);
     let (generation, news) = store.subscribe();
@@ -118,6 +122,10 @@ impl Watching {
         let mut idle = false;
         loop {
             self.news.borrow_and_update();
+            if self.store.is_silent() {
+                // As on a connection of which nobody has said that it is gone: also when the server speaks again.
+                return std::future::pending().await;
+            }
             match self.store.news(self.resource, &self.selection, self.version, self.generation) {
                 News::Ended => return None,
                 News::Gone => {

@@ -30,13 +30,22 @@ struct State {
     /// How many times all watches have been ended.
     generation: u64,
     refusals: BTreeMap<Resource, u16>,
+    /// Of watches alone.
+    watch_refusals: BTreeMap<Resource, u16>,
     /// Of writes of status.
     status_refusals: BTreeMap<Resource, u16>,
     status_writes: usize,
     /// Writes are not answered.
     mute: bool,
     delay: Duration,
-    requests: BTreeSet<String>,
+    /// No list has more objects than that; none: than its reader asks for.
+    page: Option<usize>,
+    /// Lists are not answered, and watches say nothing.
+    silent: bool,
+    /// Watches end as soon as they have begun.
+    short_watches: bool,
+    /// How many times each was granted.
+    requests: BTreeMap<String, usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +159,29 @@ impl Store {
         });
     }
 
+    pub(crate) fn set_watch_refusal(&self, resource: Resource, status: Option<u16>) {
+        self.change(|state| match status {
+            Some(status) => drop(state.watch_refusals.insert(resource, status)),
+            None => drop(state.watch_refusals.remove(&resource)),
+        });
+    }
+
+    pub(crate) fn set_page(&self, page: Option<usize>) {
+        self.change(|state| state.page = page);
+    }
+
+    pub(crate) fn set_silent(&self, silent: bool) {
+        self.change(|state| state.silent = silent);
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.state().silent
+    }
+
+    pub(crate) fn set_short_watches(&self, short: bool) {
+        self.change(|state| state.short_watches = short);
+    }
+
     pub(crate) fn set_delay(&self, delay: Duration) {
         self.change(|state| state.delay = delay);
     }
@@ -158,7 +190,7 @@ impl Store {
         self.state().delay
     }
 
-    pub(crate) fn requests(&self) -> BTreeSet<String> {
+    pub(crate) fn requests(&self) -> BTreeMap<String, usize> {
         self.state().requests.clone()
     }
 
@@ -169,7 +201,8 @@ impl Store {
         if !self.grant(&mut state, format!("{verb} {}/{}{scope}", resource.group, resource.plural)) {
             return Some(403);
         }
-        state.refusals.get(&resource).copied()
+        let of_watch = state.watch_refusals.get(&resource).filter(|_| verb == "watch");
+        state.refusals.get(&resource).or(of_watch).copied()
     }
 
     /// As [`ask`](Self::ask), of somebody who writes the status of an object.
@@ -185,7 +218,7 @@ impl Store {
     fn grant(&self, state: &mut State, right: String) -> bool {
         let granted = self.granted.contains(&right);
         if granted {
-            state.requests.insert(right);
+            *state.requests.entry(right).or_default() += 1;
         }
         granted
     }
@@ -218,14 +251,21 @@ impl Store {
         outcome
     }
 
-    pub(crate) fn list(&self, resource: Resource, selection: &Selection) -> Value {
+    /// At most `limit` objects, those that come after the first `passed`, which is what the text for going on says.
+    pub(crate) fn list(&self, resource: Resource, selection: &Selection, limit: Option<usize>, passed: usize) -> Value {
         let state = self.state();
         let objects = state.objects.iter().filter(|((of, _), object)| *of == resource && selection.has(object));
-        let items: Vec<&Value> = objects.map(|(_, object)| object).collect();
+        let mut items: Vec<&Value> = objects.map(|(_, object)| object).skip(passed).collect();
+        let mut metadata = json!({"resourceVersion": state.version.to_string()});
+        let limit = limit.into_iter().chain(state.page).min().unwrap_or(usize::MAX);
+        if items.len() > limit {
+            items.truncate(limit);
+            metadata["continue"] = (passed + limit).to_string().into();
+        }
         json!({
             "apiVersion": resource.api_version(),
             "kind": format!("{}List", resource.kind),
-            "metadata": {"resourceVersion": state.version.to_string()},
+            "metadata": metadata,
             "items": items,
         })
     }
@@ -238,7 +278,8 @@ impl Store {
     /// What has happened after `version`, for a watch that began in `generation`.
     pub(crate) fn news(&self, resource: Resource, selection: &Selection, version: u64, generation: u64) -> News {
         let state = self.state();
-        if generation != state.generation || state.refusals.contains_key(&resource) {
+        let is_refused = state.refusals.contains_key(&resource) || state.watch_refusals.contains_key(&resource);
+        if generation != state.generation || is_refused || state.short_watches {
             return News::Ended;
         }
         if version < state.forgotten {

@@ -3,89 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
 use serde_json::json;
-use sluice_kube::{Index, Kubernetes, Membership, PoolId, TargetPorts};
+use sluice_kube::{Membership, TargetPorts};
 use sluice_testkit::apiserver::{granted, objective, pod, pool, rewrite};
 use sluice_testkit::{ApiServer, Resource};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-/// Longer than anything takes on a busy machine, attempts that are repeated included.
-const LIMIT: Duration = Duration::from_secs(30);
+use self::followed::{Followed, Known, LIMIT};
 
-/// What is known: endpoints as `name address`, priorities, and whether that is all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Known {
-    endpoints: Vec<String>,
-    priorities: BTreeMap<String, i32>,
-    /// Names of rewrites, the one that counts first coming first.
-    rewrites: Vec<String>,
-    complete: bool,
-}
-
-impl Known {
-    fn of(index: &Index) -> Self {
-        let endpoints = index.endpoints();
-        let mut endpoints: Vec<_> = endpoints.iter().map(|spec| format!("{} {}", spec.id.name, spec.address)).collect();
-        endpoints.sort();
-        let priorities = index.objectives().priorities.into_iter();
-        let priorities = priorities.map(|(name, priority)| (name, priority.0)).collect();
-        let rewrites = index.rewrites().in_order.into_iter().map(|rewrite| rewrite.key.name).collect();
-        Self { endpoints, priorities, rewrites, complete: index.is_complete() }
-    }
-}
-
-struct Followed {
-    server: ApiServer,
-    known: watch::Receiver<Known>,
-    _follower: JoinSet<()>,
-}
-
-impl Followed {
-    /// A server with the pool `chat` of `app=vllm` on port 8000 and one pod.
-    fn of_pool() -> Result<Self> {
-        let server = ApiServer::start()?;
-        server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000]));
-        server.apply(Resource::POD, pod("a", "10.0.0.1", &json!({"app": "vllm"})));
-        Self::start(server, Membership::Pool)
-    }
-
-    fn start(server: ApiServer, membership: Membership) -> Result<Self> {
-        let mut config = kube::Config::new(server.url().parse()?);
-        config.default_namespace = "test".into();
-        let kubernetes = Kubernetes::at(config)?;
-        let id = PoolId {
-            namespace: kubernetes.namespace().to_owned(),
-            name: "chat".into(),
-            group: "inference.networking.k8s.io".into(),
-        };
-        let (sender, known) = watch::channel(Known::default());
-        let (verdicts, heard) = watch::channel(Vec::new());
-        let mut follower = JoinSet::new();
-        follower.spawn(kubernetes.reporter(kubernetes.namespace(), heard, watch::channel(true).1).run());
-        follower.spawn(kubernetes.follow(id, membership, move |index| {
-            verdicts.send_replace(index.verdicts(64));
-            drop(sender.send_replace(Known::of(index)));
-        }));
-        Ok(Self { server, known, _follower: follower })
-    }
-
-    async fn wait(&self, what: impl FnMut(&Known) -> bool) -> Result<Known> {
-        let mut known = self.known.clone();
-        let waited = tokio::time::timeout(LIMIT, known.wait_for(what)).await;
-        let Ok(known) = waited else { bail!("waited in vain, what is known is {:?}", self.known.borrow()) };
-        Ok(known.context("the follower has ended")?.clone())
-    }
-
-    async fn wait_for_endpoints(&self, expected: &[&str]) -> Result<()> {
-        self.wait(|known| known.endpoints == expected).await.map(drop)
-    }
-
-    async fn wait_for_priority(&self, name: &str, priority: i32) -> Result<()> {
-        self.wait(|known| known.priorities.get(name) == Some(&priority)).await.map(drop)
-    }
-}
+#[path = "../chat/mod.rs"]
+mod chat;
+mod followed;
+mod odd;
+mod trouble;
 
 #[tokio::test]
 async fn what_is_there_is_known_and_every_change_follows() {
