@@ -5,69 +5,34 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use sluice_config::settings::Objective;
-use sluice_config::{Assembled, BandSlots, FlowControl, Severity, Slots};
+use sluice_config::{Assembled, BandSlots, FlowControl, Slots};
 use sluice_core::Priority;
 
-use crate::flags::{CommandLine, Flags};
-use crate::kubernetes::Target;
-use crate::run::{EXIT_FAILURE, EXIT_SETUP, Failure, read, source};
-use crate::tls::{self, Tls};
+use crate::flags::CommandLine;
+use crate::run::{EXIT_FAILURE, EXIT_SETUP};
+use crate::setup::{self, Configured, Finding, Setup};
 
 /// Says on standard error what is wrong with the command line and the configuration, and with the files that they name if
 /// `files`, and prints the configuration with everything filled in.
 pub(crate) fn run(line: &CommandLine, files: bool) -> ExitCode {
-    for flag in &line.ignored {
-        complain(format_args!("{flag}: warning: the flag has no effect in this version"));
-    }
-    for warning in line.flags.warnings() {
-        complain(format_args!("warning: {warning}"));
-    }
-    match checked(line, files) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Setup(mistakes)) => {
-            for mistake in mistakes {
-                complain(format_args!("{mistake}"));
+    let Setup { mut findings, configured } = Setup::read(line);
+    if let Some(Configured { assembled, .. }) = &configured {
+        match page(assembled) {
+            // A reader that went away has seen enough.
+            Ok(page) => drop(io::stdout().lock().write_all(page.as_bytes())),
+            Err(error) => {
+                complain(format_args!("{error:#}"));
+                return ExitCode::from(EXIT_FAILURE);
             }
-            ExitCode::from(EXIT_SETUP)
         }
-        Err(Failure::Run(error)) => {
-            complain(format_args!("{error:#}"));
-            ExitCode::from(EXIT_FAILURE)
+        if files {
+            findings.extend(setup::findings_in_files(&line.flags, assembled));
         }
     }
-}
-
-fn checked(line: &CommandLine, files: bool) -> Result<(), Failure> {
-    // Mistakes stand among the warnings, in the order of the text.
-    let assembled =
-        read(&source(&line.flags)?, &line.flags).map_err(|diagnostics| Failure::setup(diagnostics.to_string()))?;
-    for warning in &assembled.warnings {
-        complain(format_args!("{warning}"));
+    for finding in &findings {
+        complain(format_args!("{finding}"));
     }
-    let page = page(&assembled)?;
-    // A reader that went away has seen enough.
-    drop(io::stdout().lock().write_all(page.as_bytes()));
-    let mut mistakes = Vec::new();
-    if assembled.discovery.is_none() {
-        mistakes.extend(Target::of(&line.flags).err());
-    }
-    if files {
-        mistakes.extend(mistakes_in_files(&line.flags, &assembled));
-    }
-    if mistakes.is_empty() { Ok(()) } else { Err(Failure::Setup(mistakes)) }
-}
-
-/// Warnings are told.
-fn mistakes_in_files(flags: &Flags, assembled: &Assembled) -> Vec<String> {
-    let ports = [(&tls::EXT_PROC, flags.tls()), (&tls::METRICS, flags.metrics_tls())];
-    let ports = ports.into_iter().filter_map(|(port, settings)| Tls::new(port, settings?).err());
-    let (mistakes, warnings): (Vec<_>, Vec<_>) =
-        assembled.files.check().into_iter().partition(|diagnostic| diagnostic.severity == Severity::Error);
-    for warning in warnings {
-        complain(format_args!("{warning}"));
-    }
-    let ports = ports.map(|error| format!("{error:#}"));
-    ports.chain(mistakes.iter().map(ToString::to_string)).collect()
+    if findings.iter().any(Finding::is_mistake) { ExitCode::from(EXIT_SETUP) } else { ExitCode::SUCCESS }
 }
 
 fn complain(line: fmt::Arguments<'_>) {

@@ -10,6 +10,7 @@ use sluice_config::{Quantity, Timeout};
 use sluice_data::MIN_SCRAPE_INTERVAL;
 
 use crate::environment::Environment;
+use crate::logging::is_level;
 use crate::tls::TlsSettings;
 use crate::tls_options::{CipherSuites, MinVersion};
 
@@ -228,6 +229,10 @@ impl Flags {
         if self.enable_cert_reload && self.cert_path.is_none() {
             warnings.push("--enable-cert-reload: there are no files to follow without --cert-path".into());
         }
+        if let Some(level) = self.zap_log_level.as_deref().filter(|level| !is_level(level)) {
+            warnings
+                .push(format!("--zap-log-level: {level:?} is neither the name of a level nor a verbosity: -v counts"));
+        }
         if self.refresh_metrics_interval < MIN_SCRAPE_INTERVAL {
             let given = self.refresh_metrics_interval;
             warnings.push(format!("--refresh-metrics-interval: {given:?} becomes {MIN_SCRAPE_INTERVAL:?}"));
@@ -264,6 +269,21 @@ impl Flags {
             warnings.push(format!("--tls-cipher-suites: this server does not offer {suite}"));
         }
         warnings
+    }
+
+    /// What cannot be as it was asked for.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let ports = [
+            ("--grpc-port", self.grpc_port),
+            ("--grpc-health-port", self.grpc_health_port),
+            ("--metrics-port", self.metrics_port),
+        ];
+        let mut mistakes = Vec::new();
+        for (index, (flag, port)) in ports.iter().enumerate() {
+            let same = ports.iter().take(index).find(|(_, earlier)| port == earlier && *port != 0);
+            mistakes.extend(same.map(|(earlier, _)| format!("{flag}: {port} is the port of {earlier} already")));
+        }
+        mistakes
     }
 
     /// How often the metrics of each endpoint are read where their source does not say.

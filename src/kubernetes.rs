@@ -8,7 +8,8 @@ use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
 use sluice_flow::SOFT_BAND_LIMIT;
 use sluice_kube::{
-    Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict,
+    Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict, check_name,
+    check_namespace, check_selector,
 };
 use sluice_router::{RewriteRule, RewriteTarget};
 use tokio::runtime::Handle;
@@ -33,15 +34,35 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Where the configuration names no other source of endpoints. An error is one mistake.
-    pub(crate) fn of(flags: &Flags) -> Result<Self, String> {
-        Ok(Self {
-            name: flags.pool_name().to_owned(),
-            namespace: flags.pool_namespace.clone().or_else(|| flags.environment.namespace.clone()),
-            group: flags.pool_group.clone(),
-            membership: membership(flags)?,
-        })
+    /// Where the configuration names no other source of endpoints. An error is every mistake.
+    pub(crate) fn of(flags: &Flags) -> Result<Self, Vec<String>> {
+        let membership = membership(flags);
+        let names = mistakes_in_names(flags);
+        match membership {
+            Ok(membership) if names.is_empty() => Ok(Self {
+                name: flags.pool_name().to_owned(),
+                namespace: flags.pool_namespace.clone().or_else(|| flags.environment.namespace.clone()),
+                group: flags.pool_group.clone(),
+                membership,
+            }),
+            membership => Err(membership.err().into_iter().chain(names).collect()),
+        }
     }
+}
+
+/// Those that no API server would take.
+fn mistakes_in_names(flags: &Flags) -> Vec<String> {
+    let pool = flags.names_pool().then(|| ("--pool-name", check_name(flags.pool_name())));
+    let namespace = match (&flags.pool_namespace, &flags.environment.namespace) {
+        (Some(namespace), _) => Some(("--pool-namespace", check_namespace(namespace))),
+        (None, Some(namespace)) => Some(("NAMESPACE in the environment", check_namespace(namespace))),
+        (None, None) => None,
+    };
+    let group = Some(("--pool-group", check_name(&flags.pool_group)));
+    let selector = flags.endpoint_selector.as_deref();
+    let selector = selector.map(|selector| ("--endpoint-selector", check_selector(selector)));
+    let checked = [pool, namespace, group, selector].into_iter().flatten();
+    checked.filter_map(|(what, checked)| Some(format!("{what}: {}", checked.err()?))).collect()
 }
 
 fn membership(flags: &Flags) -> Result<Membership, String> {
@@ -221,14 +242,14 @@ mod tests {
     use crate::environment::Environment;
     use crate::flags::CommandLine;
 
-    fn target(line: &[&str], environment: Environment) -> Result<Target, String> {
+    fn target(line: &[&str], environment: Environment) -> Result<Target, Vec<String>> {
         let mut flags = CommandLine::parse([&["epp"], line].concat()).unwrap().flags;
         flags.environment = environment;
         Target::of(&flags)
     }
 
     fn mistake(line: &[&str]) -> String {
-        target(line, Environment::default()).unwrap_err()
+        target(line, Environment::default()).unwrap_err().join("\n")
     }
 
     #[test]
@@ -266,6 +287,14 @@ mod tests {
         let ports = ["--endpoint-target-ports", "1,2,3,4,5,6,7,8"];
         assert!(mistake(&[&["--pool-name", "a", "--endpoint-selector", "b"], &ports[..]].concat()).contains("exclude"));
         assert!(mistake(&["--endpoint-selector", "b"]).contains("--endpoint-target-ports"));
+        let all = mistake(&["--pool-name=A/B", "--pool-namespace=a.b", "--pool-group=a/b", "--endpoint-selector=!!"]);
+        let expected =
+            ["exclude", "--pool-name: \"A/B\"", "--pool-namespace: ", "--pool-group: ", "--endpoint-selector: "];
+        let lines: Vec<&str> = all.lines().collect();
+        assert_eq!(lines.len(), expected.len(), "{all}");
+        assert!(lines.iter().zip(expected).all(|(line, expected)| line.contains(expected)), "{all}");
+        let around = Environment { namespace: Some("A".to_owned()), ..Environment::default() };
+        assert!(target(&["--pool-name=a"], around).unwrap_err()[0].starts_with("NAMESPACE in the environment: \"A\""));
         let too_many = ["--endpoint-selector", "b", "--endpoint-target-ports", "1,2,3,4,5,6,7,8,9"];
         assert!(mistake(&too_many).contains("1 to 8"));
     }

@@ -20,15 +20,15 @@ pub(crate) fn start(flags: &Flags) {
     }
     let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr);
     tracing_subscriber::registry().with(targets).with(lines).init();
-    if let Some(value) = flags.zap_log_level.as_deref()
-        && named(value).is_none()
-    {
-        tracing::warn!(flag = "--zap-log-level", value, "neither the name of a level nor a verbosity: -v counts");
-    }
 }
 
 fn level(verbosity: i32, name: Option<&str>) -> LevelFilter {
     name.and_then(named).unwrap_or_else(|| by_verbosity(verbosity))
+}
+
+/// Whether `name` is the name of a level or a verbosity.
+pub(crate) fn is_level(name: &str) -> bool {
+    named(name).is_some()
 }
 
 /// What a level's name or a verbosity stands for.

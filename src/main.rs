@@ -32,6 +32,7 @@ mod rewrites;
 mod run;
 mod scraping;
 mod serve;
+mod setup;
 mod signals;
 mod standing;
 mod tasks;

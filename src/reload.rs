@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde_json::Value;
-use sluice_config::{Assembled, Diagnostics, Previous, Severity, Source};
+use sluice_config::{Assembled, Previous, Source};
 use sluice_core::Tasks;
 use sluice_extproc::Service;
 use sluice_follow::{Consumer, FileError, FollowedFile, Follower, Verdict};
+use sluice_plugins::BUILTIN;
 
 use crate::flags::Flags;
 use crate::in_force::{InForce, Shown, sha256};
-use crate::run::{read_again, warn_of};
+use crate::run::log_warnings;
+use crate::setup::{self, Finding};
 use crate::standing::Standing;
 
 /// Follows the file that `source` was read from.
@@ -43,20 +45,12 @@ pub(crate) struct Reloading {
 /// Why a content is not put in force.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    mistakes: Vec<String>,
-    warnings: Vec<String>,
+    findings: Vec<Finding>,
     /// It is the content for good, or else something outside it, such as a file that it names.
     is_final: bool,
 }
 
 impl Refusal {
-    /// The text says what cannot be, whatever else changes: reading it looks at nothing else.
-    fn of_text(diagnostics: &Diagnostics) -> Self {
-        let of = |severity| diagnostics.iter().filter(move |found| found.severity == severity).map(ToString::to_string);
-        let (mistakes, warnings) = (of(Severity::Error).collect(), of(Severity::Warning).collect());
-        Self { mistakes, warnings, is_final: true }
-    }
-
     const fn verdict(&self) -> Verdict {
         if self.is_final { Verdict::Refused } else { Verdict::NotYet }
     }
@@ -69,57 +63,54 @@ impl Reloading {
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| self.put_in_force(content)));
         outcome.unwrap_or_else(|_panic| {
             let mistake = format!("{}: building what it describes has failed: this is a bug", self.name);
-            Err(Refusal { mistakes: vec![mistake], warnings: Vec::new(), is_final: true })
+            Err(Refusal { findings: vec![Finding::mistake(mistake)], is_final: true })
         })
     }
 
     /// Everything is built aside; nothing has changed after an error.
     fn put_in_force(&mut self, content: &[u8]) -> Result<(), Refusal> {
         let source = Source::new(&self.name, content);
-        let read = read_again(&source, &self.flags, &self.previous);
-        let assembled = read.map_err(|diagnostics| Refusal::of_text(&diagnostics))?;
-        self.standing.reconfigure(&self.service, &assembled).map_err(|error| {
-            let warnings = assembled.warnings.iter().map(ToString::to_string).collect();
-            Refusal { mistakes: vec![format!("{error:#}")], warnings, is_final: false }
-        })?;
-        self.note(content, assembled);
+        let read = sluice_config::reload(&source, BUILTIN, &setup::options(&self.flags), &self.previous);
+        // What a text says wrong stays wrong, whatever else changes: reading it looks at nothing else.
+        let of_text = |diagnostics| Refusal { findings: setup::of_text(&diagnostics), is_final: true };
+        let assembled = read.map_err(of_text)?;
+        let warnings = setup::warnings(&self.flags, &assembled);
+        if let Err(error) = self.standing.reconfigure(&self.service, &assembled) {
+            let mistake = Finding::mistake(format!("{error:#}"));
+            return Err(Refusal { findings: warnings.into_iter().chain([mistake]).collect(), is_final: false });
+        }
+        self.note(content, assembled, &warnings);
         Ok(())
     }
 
     /// Says what is wrong with `content`.
     fn tell(&mut self, content: &[u8], refusal: Refusal) -> Verdict {
-        let Refusal { mistakes, warnings, is_final } = &refusal;
-        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let Refusal { findings, is_final } = &refusal;
+        log_warnings(findings);
+        let mistakes = setup::mistakes(findings);
         mistakes.iter().for_each(|mistake| tracing::error!("{mistake}"));
-        let path = &self.name;
-        if *is_final {
-            tracing::error!(path, "configuration not reloaded, the previous one stays in force");
-        } else {
-            tracing::error!(
-                path,
-                "configuration not reloaded, the previous one stays in force; this one is tried again"
-            );
-        }
-        self.in_force.refused(sha256(content), mistakes.clone());
+        let and = if *is_final { "" } else { "; this one is tried again" };
+        tracing::error!(path = self.name, "configuration not reloaded, the previous one stays in force{and}");
+        self.in_force.refused(sha256(content), mistakes);
         let verdict = refusal.verdict();
         self.refusal = Some(refusal);
         verdict
     }
 
-    fn note(&mut self, content: &[u8], assembled: Assembled) {
-        let Assembled { effective, warnings, as_previous, settings, .. } = assembled;
+    fn note(&mut self, content: &[u8], assembled: Assembled, warnings: &[Finding]) {
+        let Assembled { effective, as_previous, settings, .. } = assembled;
         let changed = changed_settings(&self.effective, &effective);
         let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
         let sha256 = sha256(content);
         tracing::info!(path = self.name, sha256, changed, "configuration reloaded");
-        warn_of(&warnings);
+        log_warnings(warnings);
         self.is_followed = settings.reload.enabled;
         if !self.is_followed {
             tracing::info!(path = self.name, "changes of the configuration are not followed from now on");
         }
         self.previous = as_previous;
         self.effective = effective.clone();
-        let warnings = warnings.iter().map(ToString::to_string).collect();
+        let warnings = warnings.iter().map(|warning| warning.message.clone()).collect();
         self.in_force.applied(self.is_followed, Shown { sha256, warnings, effective });
     }
 }

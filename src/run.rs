@@ -1,15 +1,13 @@
 //! From the command line to a process that serves, and its way out.
 
-use std::fs::File;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use prometheus::Registry;
-use sluice_config::{Assembled, Diagnostic, Diagnostics, Options, Previous, Settings, Severity, Source};
+use sluice_config::{Assembled, Settings, Source};
 use sluice_core::Tasks;
-use sluice_follow::{FollowedFile, read_at_most};
-use sluice_plugins::BUILTIN;
+use sluice_follow::FollowedFile;
 use tokio::runtime::{Handle, Runtime};
 
 use crate::access::Gate;
@@ -19,6 +17,7 @@ use crate::in_force::{InForce, Shown, sha256};
 use crate::kubernetes::Followed;
 use crate::reload::Reloading;
 use crate::serve::{self, Parts};
+use crate::setup::{self, Configured, Finding, Setup};
 use crate::signals::StopSignals;
 use crate::standing::Standing;
 use crate::tasks::RuntimeTasks;
@@ -75,40 +74,33 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn run(line: &CommandLine) -> Result<(), Failure> {
-    let flags = &line.flags;
-    for flag in &line.ignored {
-        tracing::warn!(flag, "flag has no effect in this version");
+    let Setup { findings, configured } = Setup::read(line);
+    log_warnings(&findings);
+    let mut mistakes = setup::mistakes(&findings);
+    if let Some(Configured { assembled, .. }) = &configured {
+        // Their warnings are left to whoever reads them for good.
+        mistakes.extend(setup::mistakes(&setup::findings_in_files(&line.flags, assembled)));
     }
-    for warning in flags.warnings() {
-        tracing::warn!("{warning}");
-    }
-    let source = source(flags)?;
-    let assembled = read(&source, flags).map_err(|diagnostics| Failure::Setup(mistakes(&diagnostics)))?;
-    warn_of(&assembled.warnings);
+    let Some(configured) = configured.filter(|_| mistakes.is_empty()) else { return Err(Failure::Setup(mistakes)) };
     let signals = StopSignals::install().context("installing signal handlers")?;
     let runtime = Runtime::new().context("starting the runtime")?;
-    let outcome = serve_on(&runtime, flags, &source, assembled, signals);
+    let outcome = serve_on(&runtime, &line.flags, configured, signals);
     // What still runs, or is stuck, must not hold up the way out.
     runtime.shutdown_background();
     outcome
 }
 
-fn serve_on(
-    runtime: &Runtime,
-    flags: &Flags,
-    source: &Source,
-    assembled: Assembled,
-    signals: StopSignals,
-) -> Result<(), Failure> {
+fn serve_on(runtime: &Runtime, flags: &Flags, configured: Configured, signals: StopSignals) -> Result<(), Failure> {
     let _entered = runtime.enter();
     let (tasks, fallen) = RuntimeTasks::new(Handle::current());
-    let parts = build(flags, source, assembled, Tasks::new(tasks))?;
+    let parts = build(flags, configured, Tasks::new(tasks))?;
     runtime.block_on(serve::serve(parts, signals, fallen))?;
     Ok(())
 }
 
 /// Makes everything that serves, fills the pool, and follows the configuration.
-fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> Result<Parts, Failure> {
+fn build(flags: &Flags, configured: Configured, tasks: Tasks) -> Result<Parts, Failure> {
+    let Configured { source, assembled, target } = configured;
     let secured = |port, settings: Option<TlsSettings<'_>>| {
         let made = settings.map(|settings| Tls::new(port, settings)).transpose();
         made.map_err(|error| Failure::setup(format!("{error:#}")))
@@ -116,11 +108,11 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
     let tls = secured(&tls::EXT_PROC, flags.tls())?;
     let metrics_tls = secured(&tls::METRICS, flags.metrics_tls())?;
     let registry = Registry::new();
-    let standing = Arc::new(Standing::start(flags, &registry, &assembled, &tasks)?);
+    let standing = Arc::new(Standing::start(flags, &registry, &assembled, target, &tasks)?);
     let service = standing.service(&registry, &assembled)?;
-    let Assembled { settings, effective, warnings, as_previous, .. } = assembled;
+    let warnings = setup::warnings(flags, &assembled).into_iter().map(|warning| warning.message).collect();
+    let Assembled { settings, effective, as_previous, .. } = assembled;
     let followed = followed_file(flags, &settings);
-    let warnings = warnings.iter().map(ToString::to_string).collect();
     let shown = Shown { sha256: sha256(source.text()), warnings, effective: effective.clone() };
     let in_force = InForce::register(&registry, source.name(), followed.is_some(), shown);
     let in_force = in_force.context("registering metrics")?;
@@ -136,7 +128,7 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
             is_followed: true,
             refusal: None,
         };
-        reload::start(reloading, file, source, &tasks)?;
+        reload::start(reloading, file, &source, &tasks)?;
     }
     let max_reply = flags.grpc_max_send_msg_size.and_then(|size| size.0).unwrap_or(usize::MAX);
     let (admission, view) = (standing.admission.clone(), standing.view.clone());
@@ -162,13 +154,7 @@ fn build(flags: &Flags, source: &Source, assembled: Assembled, tasks: Tasks) -> 
 /// Who may read the metrics port; none: everybody.
 fn gate(flags: &Flags, followed: Option<&Followed>) -> anyhow::Result<Option<Gate>> {
     match (flags.metrics_endpoint_auth, followed) {
-        (Some(false), _) | (None, None) => Ok(None),
-        (Some(true), None) => {
-            let what = "--metrics-endpoint-auth: without a pool in Kubernetes there is no API server to ask, and \
-                        everybody may read the metrics port";
-            tracing::warn!("{what}");
-            Ok(None)
-        }
+        (Some(false), _) | (_, None) => Ok(None),
         (Some(true) | None, Some(followed)) => Gate::new(followed.reviewer.clone()).map(Some),
     }
 }
@@ -181,45 +167,9 @@ fn followed_file(flags: &Flags, settings: &Settings) -> Option<FollowedFile> {
     (settings.reload.enabled && is_file).then(file)
 }
 
-/// The text of the configuration.
-pub(crate) fn source(flags: &Flags) -> Result<Source, Failure> {
-    Ok(match flags.config_source() {
-        ConfigSource::File(path) => {
-            // Not all of a device or a pipe without end, which `load` refuses as too long.
-            let text = File::open(&path).and_then(|file| read_at_most(file, Source::MAX_BYTES));
-            let text = text.map_err(|error| Failure::setup(format!("--config-file {}: {error}", path.display())))?;
-            Source::new(&path.display().to_string(), text)
-        }
-        ConfigSource::Text(text) => Source::new("--config-text", text),
-        ConfigSource::BuiltIn => Source::built_in(),
-    })
-}
-
-/// What `source` describes, or what is wrong with it.
-pub(crate) fn read(source: &Source, flags: &Flags) -> Result<Assembled, Diagnostics> {
-    sluice_config::load(source, BUILTIN, &options(flags))
-}
-
-/// The same for a process that runs on `previous`.
-pub(crate) fn read_again(source: &Source, flags: &Flags, previous: &Previous) -> Result<Assembled, Diagnostics> {
-    sluice_config::reload(source, BUILTIN, &options(flags), previous)
-}
-
-fn options(flags: &Flags) -> Options {
-    Options { allow_experimental_plugins: flags.allow_experimental_plugins, scrape_interval: flags.scrape_interval() }
-}
-
-/// The errors, each on one line. Warnings are logged.
-fn mistakes(diagnostics: &Diagnostics) -> Vec<String> {
-    for warning in diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Warning) {
-        tracing::warn!("{warning}");
-    }
-    let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
-    errors.map(ToString::to_string).collect()
-}
-
-pub(crate) fn warn_of(warnings: &[Diagnostic]) {
-    for warning in warnings {
-        tracing::warn!("{warning}");
+/// The warnings among them.
+pub(crate) fn log_warnings(findings: &[Finding]) {
+    for Finding { message, .. } in findings.iter().filter(|finding| !finding.is_mistake()) {
+        tracing::warn!("{message}");
     }
 }

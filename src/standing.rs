@@ -48,17 +48,14 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// Fills the pool and starts the engine, if there is one.
+    /// Fills the pool, which is `target` unless the configuration has it elsewhere, and starts the engine, if there is one.
     pub(crate) fn start(
         flags: &Flags,
         registry: &Registry,
         assembled: &Assembled,
+        target: Option<Target>,
         tasks: &Tasks,
     ) -> Result<Self, Failure> {
-        let target = match &assembled.discovery {
-            Some(_) => None,
-            None => Some(Target::of(flags).map_err(Failure::setup)?),
-        };
         let clock = Arc::new(SystemClock::start());
         let tenants = TenantLabels::new(terms::max_tenants(&assembled.settings), clock.clone());
         let table = Arc::new(EndpointTable::default());
@@ -105,14 +102,7 @@ impl Standing {
     /// None where every picker serves.
     fn election(&self, registry: &Registry, assembled: &Assembled) -> anyhow::Result<Option<Election>> {
         let populate_standbys = assembled.populate_standbys;
-        let elects = self.flags.ha_enable_leader_election;
-        if elects && assembled.discovery.is_some() {
-            tracing::warn!("--ha-enable-leader-election: has no effect where endpoints come from a file");
-        }
-        if !elects && !populate_standbys {
-            tracing::warn!("haPopulateNonLeaderDatastore=false: has no effect without --ha-enable-leader-election");
-        }
-        if !elects || assembled.discovery.is_some() {
+        if !self.flags.ha_enable_leader_election || assembled.discovery.is_some() {
             return Ok(None);
         }
         let candidature = Candidature::register(&self.flags, self.clock.clone(), self.admission.clone(), registry)?;
@@ -145,16 +135,7 @@ impl Standing {
     /// Reads from endpoints what `assembled` asks for. An error leaves everything as it was.
     fn scrape(&self, assembled: &Assembled) -> Result<(), String> {
         let set = self.scraper.set(assembled.scraping.clone());
-        set.map_err(|error| format!("metrics-data-source: {error}"))?;
-        let threshold = self.flags.metrics_staleness_threshold;
-        if let Some(interval) = assembled.scraping.as_ref().map(|scraping| scraping.interval)
-            && interval >= threshold
-        {
-            let what = "metrics of endpoints are read too seldom for --metrics-staleness-threshold: \
-                        in between the gauges of the pool show none";
-            tracing::warn!(?interval, ?threshold, "{what}");
-        }
-        Ok(())
+        set.map_err(|error| format!("metrics-data-source: {error}"))
     }
 
     /// The service that runs on `assembled` until it is [reconfigured](Self::reconfigure).

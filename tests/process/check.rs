@@ -47,7 +47,8 @@ fn every_mistake_is_named_and_the_exit_code_is_64() {
     let (code, page, said) =
         check(&["--config-text", "plugins: [{type: a}, {type: random-piker}]\nkind: x\nfeatureGates: [dataLayer]"]);
     assert_eq!((code, page.as_str()), (Some(64), ""));
-    assert_eq!(said.lines().count(), 4, "{said}");
+    assert_eq!(said.lines().count(), 5, "{said}");
+    assert!(said.contains("no source of endpoints"), "{said}");
     assert!(said.contains("--config-text:1:29: plugins[1].type: "), "{said}");
     let (code, _, said) = check(&["--config-file", "/nowhere/epp.yaml"]);
     assert!(code == Some(64) && said.contains("/nowhere/epp.yaml"), "{said}");
@@ -75,7 +76,8 @@ fn every_broken_configuration_ends_it_with_64_and_a_line_that_names_the_place() 
                 continue;
             }
             let flags = text.lines().next().and_then(|line| line.strip_prefix("# flags: ")).unwrap_or_default();
-            let arguments: Vec<&str> = ["--config-file", &file].into_iter().chain(flags.split_whitespace()).collect();
+            let known = ["--pool-name=a", "--config-file", &file];
+            let arguments: Vec<&str> = known.into_iter().chain(flags.split_whitespace()).collect();
             let (code, page, said) = check(&arguments);
             assert_eq!((code, page.as_str()), (Some(64), ""), "{file}: {said}");
             let place = |line: &str| line.strip_prefix(&file)?.strip_prefix(':')?.chars().next();

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "waits for another process, which has a clock of its own")]
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
+mod agreement;
 mod check;
 mod client;
 mod client_certificates;

@@ -187,6 +187,12 @@ impl Diagnostics {
         self.errors
     }
 
+    /// Says that there were more, if there were.
+    pub fn unkept(&self) -> Option<String> {
+        let kept = Self::MAX_ERRORS;
+        self.is_full().then(|| format!("{}: there are more mistakes than the {kept} shown", self.source))
+    }
+
     pub(crate) fn into_list(self) -> Vec<Diagnostic> {
         self.list
     }
@@ -232,10 +238,7 @@ impl fmt::Display for Diagnostics {
             }
             diagnostic.fmt(f)?;
         }
-        if self.is_full() {
-            write!(f, "\n{}: there are more mistakes than the {} shown", self.source, Self::MAX_ERRORS)?;
-        }
-        Ok(())
+        self.unkept().map_or(Ok(()), |line| write!(f, "\n{line}"))
     }
 }
 

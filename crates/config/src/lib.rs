@@ -126,6 +126,12 @@ pub fn reload(
     load_after(Some(previous), source, registry, options)
 }
 
+/// Whether `source` says where endpoints come from, right or wrong; none if it has no structure in which it could.
+pub fn names_discovery(source: &Source) -> Option<bool> {
+    let document = document::Document::parse(&source.text, &mut Diagnostics::new(Arc::clone(&source.name)))?;
+    Some(document.descend(document::Document::ROOT, &["dataLayer", "discovery"]).is_some())
+}
+
 fn load_after(
     previous: Option<&Previous>,
     source: &Source,

@@ -52,6 +52,13 @@ pub struct Scraping {
     pub interval: Duration,
 }
 
+impl Scraping {
+    /// The longest that two scrapes of an endpoint begin apart by schedule, if it answers within the interval.
+    pub fn longest_gap(&self) -> Duration {
+        schedule::longest_gap(self.interval)
+    }
+}
+
 /// Mappings are the same if they are one object: a plugin that goes on keeps its own.
 impl PartialEq for Scraping {
     fn eq(&self, other: &Self) -> bool {

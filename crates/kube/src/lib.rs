@@ -19,6 +19,7 @@ mod collection;
 mod crd;
 mod election;
 mod index;
+mod names;
 mod objective;
 mod pace;
 mod pod;
@@ -39,6 +40,7 @@ pub use crd::{
 pub use election::{Candidate, Timings};
 pub use index::{Change, Index, Objectives, PoolId, Rewrites};
 pub use kube::Config;
+pub use names::{check_name, check_namespace, check_selector};
 pub use objective::Objective;
 pub use pod::Pod;
 pub use pool::{Pool, TargetPorts};

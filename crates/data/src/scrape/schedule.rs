@@ -17,6 +17,8 @@ use sluice_core::Time;
 pub(super) const MIN_GAP: Duration = Duration::from_millis(5);
 /// Scrapes by schedule begin at multiples of this, so that one wake-up of the process serves several endpoints.
 const TICK: Duration = Duration::from_millis(5);
+/// So much of an interval it is longer or shorter than told.
+const JITTER: f64 = 0.1;
 /// The longest pause of an endpoint that does not answer, unless the interval itself is longer.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(5);
 
@@ -154,7 +156,12 @@ fn nearest_tick(time: Time) -> Time {
 
 /// Up to a tenth more or less.
 fn jittered(duration: Duration, rng: &mut impl Rng) -> Duration {
-    duration.mul_f64(rng.random_range(0.9..=1.1))
+    duration.mul_f64(rng.random_range(1.0 - JITTER..=1.0 + JITTER))
+}
+
+/// The longest that two scrapes of an endpoint begin apart by schedule, if it answers within `interval`.
+pub(super) fn longest_gap(interval: Duration) -> Duration {
+    interval.mul_f64(1.0 + JITTER).saturating_add(TICK / 2)
 }
 
 #[cfg(test)]
