@@ -75,8 +75,8 @@ impl Families {
         Lines { page, begin: 0, kinds, read }
     }
 
-    /// Reads the lines that begin in the next `bytes` bytes, and calls `visit` for each that is of a wanted family, with the
-    /// index of its name. Tells whether that was the end of the page.
+    /// Reads the lines that begin in the next `bytes` bytes, one at the least, and calls `visit` for each that is of a wanted
+    /// family, with the index of its name. Tells whether that was the end of the page.
     ///
     /// A counter of OpenMetrics, whose samples are named for its family and `_total`, is found under either name, or both.
     pub(super) fn read<'p>(
@@ -86,7 +86,7 @@ impl Families {
         mut visit: impl FnMut(usize, Kind, Found<'p>),
     ) -> bool {
         let page = lines.page;
-        let (first, enough) = (lines.begin, lines.begin.saturating_add(bytes));
+        let (first, enough) = (lines.begin, lines.begin.saturating_add(bytes.max(1)));
         for end in memchr::memchr_iter(b'\n', &page[first..]).map(|end| first + end) {
             if lines.begin >= enough {
                 return false;

@@ -126,7 +126,8 @@ pub struct Scan<'m, 'p> {
 }
 
 impl Scan<'_, '_> {
-    /// Reads the next lines, of about `bytes` bytes; tells whether those were the last ones.
+    /// Reads the next lines, those that begin within `bytes` bytes and one at the least; tells whether those were the last
+    /// ones.
     pub fn advance(&mut self, bytes: usize) -> bool {
         let Self { mapping, lines, tallies, ignored_values, broken_lines } = self;
         mapping.families.read(lines, bytes, |family, kind, found| {

@@ -5,12 +5,25 @@ use sluice_data::{EngineMappings, ScanReport};
 
 use crate::expected::{Expected, mappings};
 use crate::pages::page;
-use crate::scan;
+use crate::{scan, scan_in_parts};
 
 proptest! {
     #[test]
     fn any_page_is_read_as_a_plain_reader_reads_it(page in page()) {
         prop_assert_eq!(scan(&mappings(), page.as_bytes()), Expected::of(&page));
+    }
+
+    #[test]
+    fn a_page_in_any_parts_is_read_as_it_is_at_once(
+        page in page(),
+        bytes in prop::collection::vec(any::<u8>(), 0..50),
+        at in 0_usize..500,
+        parts in prop::collection::vec(0_usize..300, 1..8),
+    ) {
+        let mut page = page.into_bytes();
+        let at = at.min(page.len());
+        page.splice(at..at, bytes);
+        prop_assert_eq!(scan_in_parts(&mappings(), &page, &parts), scan(&mappings(), &page));
     }
 
     #[test]

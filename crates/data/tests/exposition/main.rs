@@ -17,3 +17,12 @@ use sluice_data::{EngineMappings, ScanReport, ScanState};
 fn scan(mappings: &EngineMappings, page: &[u8]) -> ScanReport {
     mappings.for_labels(&BTreeMap::new()).scan(page, Time::ZERO, &mut ScanState::default())
 }
+
+/// The same, stopping after parts of these sizes, over and over again.
+fn scan_in_parts(mappings: &EngineMappings, page: &[u8], parts: &[usize]) -> ScanReport {
+    let mut scan = mappings.for_labels(&BTreeMap::new()).begin(page);
+    // A part has one line at least, and the last one may have none.
+    let mut parts = parts.iter().copied().cycle().take(page.len() + 1);
+    while !scan.advance(parts.next().expect("a page ends")) {}
+    scan.finish(Time::ZERO, &mut ScanState::default())
+}
