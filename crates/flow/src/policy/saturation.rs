@@ -1,5 +1,6 @@
 //! What "saturated" means: by what is booked, or by what endpoints say of themselves.
 
+use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
@@ -154,6 +155,18 @@ pub trait Estimate: fmt::Debug + Send {
 
     /// The endpoints of the present pool whose figures are too old.
     fn stale_endpoints(&self) -> u64;
+
+    /// All that it knows of endpoints, for [`Estimate::take_over`] of the one that takes its place.
+    fn hand_over(&mut self) -> Box<dyn Any> {
+        Box::new(())
+    }
+
+    /// Goes on with what its predecessor knew at `now`; the pool is told after that. Tells whether it does: then it knows
+    /// of everything that runs, and is not told of it again.
+    fn take_over(&mut self, now: Time, known: Box<dyn Any>) -> bool {
+        let _ = (now, known);
+        false
+    }
 }
 
 /// How a request left an endpoint.

@@ -241,6 +241,20 @@ fn a_detector_that_takes_over_knows_what_has_just_been_sent() {
     assert_eq!(say(rig.at_millis(15), 0, &sample(15, 0, 0)), []);
 }
 
+#[test]
+fn a_detector_with_other_thresholds_goes_on_with_what_was_learned_of_endpoints() {
+    let mut rig = rig(UtilizationDetector::default(), 1);
+    say(&mut rig, 0, &sample(0, 3, 128));
+    let Signal::Pool(members) = pool(&[1]) else { unreachable!("a pool") };
+    members[0].endpoint.set_scraped(sample(50, 0, 28));
+    rig.at_millis(50).observe(Signal::Pool(members));
+    let first = submit(rig.at_millis(60), 10);
+    let detector = UtilizationDetector { queue_depth_threshold: 2, ..UtilizationDetector::default() };
+    rig.observe(Signal::Reload { config: Box::new(going_by_scrapes(detector)), desired: None });
+    assert_eq!(submit(&mut rig, 200).len(), 90 + 2, "it was seen to run 128, and runs 38");
+    assert_eq!(granted(&rig.release(first[0])).len(), 1);
+}
+
 /// A pool that is full of sheddable work: 2 run and 5 wait.
 fn full_of_batch(detector: UtilizationDetector) -> (Rig, Vec<Ticket>) {
     let mut rig = Rig::new(evicting(going_by_scrapes(detector)), &[1]);

@@ -1,5 +1,6 @@
 //! The endpoints together, kept up by increments.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -359,4 +360,27 @@ impl Estimate for PoolState {
     fn stale_endpoints(&self) -> u64 {
         self.sums[Partition::Pool as usize].stale
     }
+
+    fn hand_over(&mut self) -> Box<dyn Any> {
+        Box::new(Known(std::mem::take(&mut self.endpoints)))
+    }
+
+    /// What is known of endpoints are facts: thresholds come in where it is weighed, staleness where it is recent enough.
+    fn take_over(&mut self, now: Time, known: Box<dyn Any>) -> bool {
+        let Ok(known) = known.downcast::<Known>() else { return false };
+        self.now = self.now.max(now);
+        let Known(endpoints) = *known;
+        for (key, Member { mut state, part: _, expires: _, asked }) in endpoints {
+            state.facts = None;
+            let expires = state.expiry(self.detector.staleness).filter(|time| *time > now);
+            state.fresh = expires.is_some();
+            self.expiries.extend(expires.map(|time| (time, key)));
+            self.endpoints.insert(key, Member { state, part: Part::default(), expires, asked });
+        }
+        true
+    }
 }
+
+/// What one detector has learned, for the next one.
+#[derive(Debug)]
+struct Known(BTreeMap<EndpointKey, Member>);

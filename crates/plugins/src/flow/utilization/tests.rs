@@ -184,6 +184,39 @@ fn what_one_engine_ran_at_once_says_nothing_of_another() {
     assert_eq!(expected(&*state).room, 0);
 }
 
+/// The state of `detector`, which takes the place of that of another one.
+fn taken_over(
+    mut former: Box<dyn Saturation>,
+    now: Time,
+    detector: UtilizationDetector,
+    pool: &[(EndpointFacts, Load)],
+) -> Box<dyn Saturation> {
+    let known = former.estimate_mut().unwrap().hand_over();
+    let mut state = detector.new_state();
+    assert!(state.estimate_mut().unwrap().take_over(now, known));
+    state.reset(pool);
+    state
+}
+
+#[test]
+fn another_staleness_holds_for_what_was_said_before() {
+    let (pool, now) = ([(facts(0), Load::default())], Time::from_millis(150));
+    let mut state = UtilizationDetector::default().new_state();
+    state.reset(&pool);
+    say(&mut *state, &said(0, 0, 1, 0.0));
+    state.advance(now);
+    let with =
+        |millis| UtilizationDetector { staleness: Duration::from_millis(millis), ..UtilizationDetector::default() };
+    let mut state = taken_over(state, now, with(149), &pool);
+    assert_close(judged(&*state), 1.0);
+    assert_eq!(state.next_change(), None);
+    state = taken_over(state, now, with(160), &pool);
+    assert_close(judged(&*state), 0.0);
+    assert_eq!(state.next_change(), Some(Time::from_nanos(160_000_001)));
+    state.advance(Time::from_millis(161));
+    assert_close(judged(&*state), 1.0);
+}
+
 #[test]
 fn an_endpoint_that_ceases_to_name_both_stays_stale() {
     let mut state = named_both();
@@ -313,10 +346,10 @@ impl Plain {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Nothing that is kept up by increments, or forgotten in time, makes a difference.
+    /// Nothing that is kept up by increments, or forgotten in time, makes a difference, nor does a new detector.
     #[test]
     fn increments_agree_with_the_rule(
-        steps in prop::collection::vec((0_u8..6, 0_u64..2, 0_u64..60, 0_u64..12, 0_u64..12), 0..150),
+        steps in prop::collection::vec((0_u8..7, 0_u64..2, 0_u64..60, 0_u64..12, 0_u64..12), 0..150),
     ) {
         let mut state = UtilizationDetector::default().new_state();
         let mut plain: BTreeMap<u64, Plain> = (0..2).map(|key| (key, Plain::default())).collect();
@@ -356,7 +389,8 @@ proptest! {
                         endpoint.scraped(sample);
                     }
                 }
-                _ => state.reset(&pool),
+                5 => state.reset(&pool),
+                _ => state = taken_over(state, now, UtilizationDetector::default(), &pool),
             }
             let Reading { load, capacity } = state.reading(Partition::Decode);
             let expected: u64 = plain.values().map(|plain| plain.expected(now)).sum();
