@@ -34,7 +34,8 @@ impl Counting {
 
     async fn read(&self) -> Result<BTreeMap<String, i64>> {
         let page = self.stack.picker.metrics().await?;
-        let causes = ["natural", "client-disconnect", "evicted", "error", "refused", "handed-over", "unaccounted"];
+        let causes =
+            ["natural", "client-disconnect", "evicted", "error", "refused", "handed-over", "unaccounted", "unseen"];
         let count = |cause: &str| page.count(ENDED, &[("cause", cause)]).context(ENDED);
         causes.into_iter().map(|cause| Ok((cause.to_owned(), count(cause)?))).collect()
     }

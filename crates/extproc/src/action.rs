@@ -122,8 +122,13 @@ pub(crate) enum Outcome {
     Refused(Code),
     /// Left to another picker, without an answer.
     HandedOver,
-    /// The stream ended with the headers of the response, and the request may go on: nobody will tell when it ends.
+    /// The stream ended with the headers of the response, as all do on its connection: the response was complete by then,
+    /// or nobody will tell when it is.
     Unaccounted {
+        status: Option<u16>,
+    },
+    /// Nothing came of a response that was asked for: the proxy goes on with it, and nobody will tell when it ends.
+    Unseen {
         status: Option<u16>,
     },
     Terminated {
@@ -139,7 +144,7 @@ impl Outcome {
     pub(crate) const fn status(&self) -> Option<u16> {
         match self {
             Self::Refused(code) => Some(code.http_status()),
-            Self::Unaccounted { status } | Self::Terminated { status, .. } => *status,
+            Self::Unaccounted { status } | Self::Unseen { status } | Self::Terminated { status, .. } => *status,
             Self::HandedOver => None,
         }
     }

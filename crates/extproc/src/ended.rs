@@ -18,12 +18,14 @@ pub(crate) enum EndCause {
     Refused,
     /// Left to another picker.
     HandedOver,
-    /// The proxy does not tell when its requests end.
+    /// Its stream ended with the response headers, and whether the response did as well is not known.
     Unaccounted,
+    /// The proxy showed nothing of a response that it was asked for.
+    Unseen,
 }
 
 impl EndCause {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Natural,
         Self::ClientDisconnect,
         Self::Evicted,
@@ -31,6 +33,7 @@ impl EndCause {
         Self::Refused,
         Self::HandedOver,
         Self::Unaccounted,
+        Self::Unseen,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -42,6 +45,7 @@ impl EndCause {
             Self::Refused => "refused",
             Self::HandedOver => "handed-over",
             Self::Unaccounted => "unaccounted",
+            Self::Unseen => "unseen",
         }
     }
 
@@ -52,6 +56,7 @@ impl EndCause {
             Outcome::Refused(_) => Self::Refused,
             Outcome::HandedOver => Self::HandedOver,
             Outcome::Unaccounted { .. } => Self::Unaccounted,
+            Outcome::Unseen { .. } => Self::Unseen,
             Outcome::Terminated { cause: TerminationCause::Natural, .. } => Self::Natural,
             Outcome::Terminated { cause: TerminationCause::ClientDisconnect, .. } => Self::ClientDisconnect,
             Outcome::Terminated { cause: TerminationCause::Evicted, .. } => Self::Evicted,
@@ -95,6 +100,6 @@ mod tests {
             let mut found = metrics.filter(|metric| metric.get_label()[0].value() == cause.as_str());
             found.next().unwrap().get_counter().get_value().to_string()
         };
-        assert_eq!(EndCause::ALL.map(counted), ["1", "2", "3", "4", "5", "6", "7"]);
+        assert_eq!(EndCause::ALL.map(counted), ["1", "2", "3", "4", "5", "6", "7", "8"]);
     }
 }

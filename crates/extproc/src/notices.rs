@@ -51,8 +51,9 @@ impl Notices {
                  request_body_mode to FULL_DUPLEX_STREAMED in the proxy"
             ),
             Notice::Unaccountable => tracing::error!(
-                "the proxy seems to end its streams with the headers of the response, so that requests count no longer than \
-                 until then: set response_trailer_mode to SEND, if it is not"
+                "streams end with the headers of the response, one after the other: unless all those responses were complete \
+                 by then, requests count no longer than until their responses begin; set response_trailer_mode to SEND in \
+                 the proxy, if it is not"
             ),
             Notice::ModesRefused => tracing::error!(
                 "requests fail: the proxy's configuration announces that the picker may choose the body modes \

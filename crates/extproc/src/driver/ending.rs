@@ -107,14 +107,16 @@ impl Driver {
                 Outcome::Refused(_) if was_revoked => TerminationCause::Evicted,
                 Outcome::Refused(_) | Outcome::HandedOver => TerminationCause::Error,
                 // There will be no other end.
-                Outcome::Unaccounted { .. } => TerminationCause::Natural,
+                Outcome::Unaccounted { .. } | Outcome::Unseen { .. } => TerminationCause::Natural,
             };
             in_flight.finish(cause, usage, Usage { prompt: self.prompt_estimate, output: events });
         }
         if let Some(revoked) = self.revoked {
             let delivery = match outcome {
                 Outcome::Refused(_) | Outcome::HandedOver => Delivery::Refused,
-                Outcome::Terminated { .. } | Outcome::Unaccounted { .. } => evicted.unwrap_or(Delivery::Completed),
+                Outcome::Terminated { .. } | Outcome::Unaccounted { .. } | Outcome::Unseen { .. } => {
+                    evicted.unwrap_or(Delivery::Completed)
+                }
             };
             let took = self.shared.clock.now().saturating_since(revoked);
             let (priority, prompt_estimate) = (self.priority, self.prompt_estimate);
@@ -125,11 +127,13 @@ impl Driver {
             Outcome::Refused(code) => Some(code.as_str()),
             Outcome::Terminated { cause: TerminationCause::Evicted, .. } => Some("Evicted"),
             Outcome::Terminated { responder: Responder::Proxy, .. } => Some("ProxyError"),
-            Outcome::Terminated { status: Some(400..), .. } | Outcome::Unaccounted { status: Some(400..) } => {
-                Some("ModelServerError")
-            }
+            Outcome::Terminated { status: Some(400..), .. }
+            | Outcome::Unaccounted { status: Some(400..) }
+            | Outcome::Unseen { status: Some(400..) } => Some("ModelServerError"),
             Outcome::Terminated { cause: TerminationCause::Error, .. } => Some("Unknown"),
-            Outcome::Terminated { .. } | Outcome::Unaccounted { .. } | Outcome::HandedOver => None,
+            Outcome::Terminated { .. } | Outcome::Unaccounted { .. } | Outcome::Unseen { .. } | Outcome::HandedOver => {
+                None
+            }
         };
         if let Some(error_code) = error_code {
             self.shared.metrics.failed(&self.labels, error_code);

@@ -15,7 +15,8 @@ use crate::reply::Reply;
 const CLIENT_OR_SERVER: &str = "the client left or the model server broke off";
 const COMPLETE_OR_CLIENT: &str = "the response is complete or the client left";
 const UNSEEN: &str = "nothing came of a response whose body was asked for: the proxy goes on without the picker";
-const UNKNOWN: &str = "the proxy ended the stream with the response headers: the request may go on";
+const UNKNOWN: &str =
+    "the stream ended with the response headers: the response was complete, or the proxy tells no ends";
 
 /// A proxy can give a request to another picker only as long as it has kept all of it: Envoy keeps 64 KiB, in which
 /// there is more than the bytes of headers and body.
@@ -44,7 +45,7 @@ impl Session {
         // them and none came.
         let response_mode = self.mode_before.unwrap_or_else(|| self.response_mode());
         if passing && end == InboundEnd::Reset && self.skips_trailers(response_mode) {
-            self.leave_unaccounted(UNKNOWN, actions);
+            self.leave(Outcome::Unaccounted { status: self.status }, UNKNOWN, actions);
             return;
         }
         let (cause, remark) = match (by_stream, passing) {
@@ -64,11 +65,12 @@ impl Session {
 
     /// Nothing has come of a response that the picker has asked for: the proxy goes on without it.
     pub(super) fn leave_unseen(&mut self, actions: &mut Vec<Action>) {
-        self.leave_unaccounted(UNSEEN, actions);
+        self.leave(Outcome::Unseen { status: self.status }, UNSEEN, actions);
     }
 
-    fn leave_unaccounted(&mut self, remark: &'static str, actions: &mut Vec<Action>) {
-        self.end(Outcome::Unaccounted { status: self.status }, remark, actions);
+    /// The request goes on, or not, without the picker.
+    fn leave(&mut self, outcome: Outcome, remark: &'static str, actions: &mut Vec<Action>) {
+        self.end(outcome, remark, actions);
         self.close(Close::Finished, actions);
     }
 
@@ -97,10 +99,12 @@ impl Session {
         }
     }
 
-    /// The proxy ends its streams with the headers of a response that passes by, so that nothing is known of its end.
+    /// The proxy ends its streams with the headers of a response that passes by, as far as is known, so that nothing is known
+    /// of its end. One whose length is known was complete when it began.
     fn skips_trailers(&self, response_mode: BodyMode) -> bool {
         self.facts.skips_trailers
             && response_mode == BodyMode::None
+            && !self.response_has_length
             && self.revocation.is_none()
             && self.proxy_details.is_none()
     }

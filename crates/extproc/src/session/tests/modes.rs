@@ -352,7 +352,7 @@ fn a_response_of_which_nothing_comes_although_it_was_asked_for_is_left_to_the_pr
     let mut script = choosing(false, true, BodyMode::None, BodyMode::None);
     script.post("/raw").placed().ok_response().out();
     assert_eq!(script.wait(299_999).out(), "");
-    assert_eq!(script.wait(1).out(), "end:unaccounted close");
+    assert_eq!(script.wait(1).out(), "end:unseen close");
     // Not one that has begun, and not one that nobody has asked for.
     let mut script = choosing(false, true, BodyMode::None, BodyMode::None);
     script.post("/raw").placed().ok_response().chunk("x", false).out();
@@ -373,9 +373,13 @@ fn where_streams_end_with_the_response_headers_nothing_is_said_of_the_end_of_req
     let bypass = modes(BodyMode::FullDuplex, BodyMode::None);
     let mut script = begun(bypass, "200");
     assert_eq!(script.ends(InboundEnd::Reset).out(), "end:unaccounted close");
-    assert_eq!(script.endings[0].remark, "the proxy ended the stream with the response headers: the request may go on");
+    let remark = "the stream ended with the response headers: the response was complete, or the proxy tells no ends";
+    assert_eq!(script.endings[0].remark, remark);
     assert_eq!(begun(bypass, "200").ends(InboundEnd::HalfClosed).out(), "end:natural close", "it lives on after all");
     assert_eq!(begun(DUPLEX, "200").ends(InboundEnd::Reset).out(), "end:client-disconnect fail");
+    let mut whole = Script::started(SessionSettings::TEST, facts, Some(bypass));
+    whole.chat().placed().response(&[(":status", "200"), ("content-length", "2")], false).out();
+    assert_eq!(whole.ends(InboundEnd::Reset).out(), "end:natural close", "it was complete when it began");
 }
 
 #[test]

@@ -252,6 +252,7 @@ impl Script {
                         Outcome::Refused(code) => format!("end:{}", code.as_str()),
                         Outcome::HandedOver => "end:handed-over".to_owned(),
                         Outcome::Unaccounted { .. } => "end:unaccounted".to_owned(),
+                        Outcome::Unseen { .. } => "end:unseen".to_owned(),
                         Outcome::Terminated { cause, responder: Responder::ModelServer, .. } => format!("end:{cause}"),
                         Outcome::Terminated { cause, responder: Responder::Proxy, .. } => format!("end:{cause}:proxy"),
                     };
