@@ -28,8 +28,11 @@ use crate::{health_port, http_port, metrics_server};
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// How long streams that are cut may take to give back what they hold.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long peers may take to hear that the server goes once their last stream has ended. A frozen one never says so.
+/// How long peers may take to hear that the server goes once they have taken the end of their last stream. A frozen one
+/// never says so.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How often to look whether streams have ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What serving needs.
 #[derive(Debug)]
@@ -102,6 +105,7 @@ pub(crate) async fn serve(
         // A dropped sender also means stop.
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     tokio::pin!(server);
+    tasks.spawn("unread replies", Criticality::Critical, service.clone().give_up_unread());
     match followed {
         Some(Followed { known, .. }) => {
             let body = readiness.clone().follow(known, Readiness::set_pool_known);
@@ -164,21 +168,19 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Until there is no stream, and still none after `time`.
+/// Until there was nothing to serve or to deliver for `time` on end.
 async fn idle_for(service: &Service, time: Duration) {
-    loop {
-        all_gone(service).await;
-        tokio::time::sleep(time).await;
-        if service.open_streams() == 0 {
-            return;
-        }
+    let mut idle = Duration::ZERO;
+    while idle < time {
+        tokio::time::sleep(LOOK).await;
+        idle = if service.is_idle() { idle + LOOK } else { Duration::ZERO };
     }
 }
 
 /// Until every stream has been cleaned up.
 async fn all_gone(service: &Service) {
     while service.open_streams() > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(LOOK).await;
     }
 }
 

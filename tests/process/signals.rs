@@ -1,7 +1,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::raw_http2::{END_STREAM, HEADERS, RawHttp2};
 use crate::support::{Epp, PATIENCE, PING, PREFACE, arguments, directory, epp};
 
 #[test]
@@ -16,48 +17,19 @@ fn a_signal_drains_and_ends_it_well() {
     }
 }
 
-/// The head of a stream to the external processor, on which no message follows.
-fn opening_without_a_message() -> Vec<u8> {
-    // `:method: POST` and `:scheme: http` are entries of the static table, the others literals.
-    let mut headers = vec![0x83, 0x86];
-    for (name, value) in [
-        (":path", "/envoy.service.ext_proc.v3.ExternalProcessor/Process"),
-        (":authority", "picker"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ] {
-        headers.push(0);
-        for text in [name, value] {
-            headers.push(u8::try_from(text.len()).unwrap());
-            headers.extend(text.bytes());
-        }
-    }
-    let length = u8::try_from(headers.len()).unwrap();
-    [PREFACE, &[0, 0, length, 1, 4, 0, 0, 0, 1], &headers].concat()
-}
-
 #[test]
 fn a_stream_that_brings_no_message_does_not_hold_up_the_end() {
     let mut arguments = arguments(&directory("wordless"));
     arguments.extend(["--secure-serving=false", "--drain-timeout=1s", "--stream-drain-timeout=1h"].map(str::to_owned));
     let mut epp = Epp::serving(epp(&arguments));
-    let mut wordless = TcpStream::connect(&epp.ext_proc).unwrap();
-    wordless.write_all(&opening_without_a_message()).unwrap();
+    let mut wordless = RawHttp2::open(&epp.ext_proc, 65_535);
     epp.signal("TERM");
     let waiting = epp.line_with("waiting for running ones");
     assert!(waiting.contains("\"streams\":1"), "{waiting}");
-    wordless.set_read_timeout(Some(Duration::from_secs(12))).unwrap();
-    // Up to the head of an answer that is its end.
-    loop {
-        let mut head = [0; 9];
-        wordless.read_exact(&mut head).expect("an end of the stream before the connection is given up");
-        let [_, _, length, kind, flags, .., stream] = head;
-        wordless.read_exact(&mut vec![0; usize::from(length)]).unwrap();
-        if (kind, stream) == (1, 1) {
-            assert_eq!(flags & 1, 1, "the stream has ended");
-            break;
-        }
-    }
+    let start = Instant::now();
+    let answer = wordless.next_of_stream();
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    assert_eq!((answer.kind, answer.flags & END_STREAM), (HEADERS, END_STREAM), "an answer that is its end");
     drop(wordless);
     assert_eq!(epp.exit(PATIENCE), Some(0));
 }

@@ -35,6 +35,7 @@ use crate::service::{Shared, Terms};
 use crate::session::{Session, StreamFacts};
 use crate::timer::Timer;
 use crate::trailer_watch::Peer;
+use crate::unread::GivenUp;
 
 type Routing = Pin<Box<dyn Future<Output = Result<Routed, Rejection>> + Send>>;
 
@@ -43,6 +44,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     terms: Arc<Terms>,
     peer: Peer,
+    given_up: GivenUp,
     inbound: Streaming<ProcessingRequest>,
     session: Session,
     timer: Timer,
@@ -98,6 +100,7 @@ impl Driver {
         shared: Arc<Shared>,
         terms: Arc<Terms>,
         peer: Peer,
+        given_up: GivenUp,
         inbound: Streaming<ProcessingRequest>,
         facts: StreamFacts,
     ) -> Self {
@@ -109,6 +112,7 @@ impl Driver {
             shared,
             terms,
             peer,
+            given_up,
             inbound,
             session,
             timer: Timer::default(),

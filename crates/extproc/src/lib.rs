@@ -35,6 +35,7 @@ mod service;
 mod session;
 mod timer;
 mod trailer_watch;
+mod unread;
 
 pub use metrics::Metrics;
 pub use reject::RefusalStyle;

@@ -118,6 +118,8 @@ pub(crate) enum InboundEnd {
     Reset,
     /// The connection broke.
     Broken,
+    /// Not at all: it takes no replies.
+    Unread,
     /// A message was larger than the picker takes.
     TooLarge,
     /// A message could not be decoded.

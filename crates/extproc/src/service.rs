@@ -32,6 +32,7 @@ use crate::notices::Notices;
 use crate::reject::RefusalStyle;
 use crate::session::{SessionSettings, StreamFacts, Wanted};
 use crate::trailer_watch::Peer;
+use crate::unread::{self, GivenUp, UnreadWatch};
 
 /// What a configuration says about streams.
 #[derive(Clone, Debug)]
@@ -112,6 +113,7 @@ pub(crate) struct Shared {
     peer: Peer,
     pub(crate) gave_up: GaveUpWatch,
     pub(crate) open_streams: AtomicUsize,
+    unread: Arc<UnreadWatch>,
     /// Whether the process is about to end.
     pub(crate) ending: watch::Sender<bool>,
     next_seed: AtomicU64,
@@ -193,6 +195,7 @@ impl Service {
             peer: Peer::default(),
             gave_up: GaveUpWatch::default(),
             open_streams: AtomicUsize::new(0),
+            unread: Arc::default(),
             ending: watch::Sender::new(false),
             next_seed: AtomicU64::new(id_seed),
         }))
@@ -213,6 +216,23 @@ impl Service {
     /// Streams that have not ended yet.
     pub fn open_streams(&self) -> usize {
         self.0.open_streams.load(Ordering::Relaxed)
+    }
+
+    /// No stream is open, and the proxies have begun to take the last reply of each one that has ended. The rest of a
+    /// reply that is longer than the room that the proxy had for it may still be on its way.
+    pub fn is_idle(&self) -> bool {
+        self.open_streams() == 0 && self.0.unread.len() == 0
+    }
+
+    /// Ends the streams whose proxies leave a reply untaken for a minute; never ready.
+    pub async fn give_up_unread(self) {
+        loop {
+            tokio::time::sleep(unread::INTERVAL).await;
+            let streams = self.0.unread.give_up(self.0.clock.now());
+            if streams > 0 {
+                tracing::warn!(streams, "streams given up: their proxies do not take the replies");
+            }
+        }
     }
 
     /// The process is about to end: turns away requests whose bodies are still arriving, now and from now on. Those that
@@ -261,7 +281,11 @@ where
         let server = ExternalProcessorServer::new(self.service.clone());
         let server = server.max_decoding_message_size(terms.max_message);
         request.extensions_mut().insert(terms);
-        server.max_encoding_message_size(self.max_reply).call(request)
+        let given_up = GivenUp::default();
+        request.extensions_mut().insert(given_up.clone());
+        let unread = Arc::clone(&self.service.0.unread);
+        let response = server.max_encoding_message_size(self.max_reply).call(request);
+        Box::pin(async move { Ok(response.await?.map(|replies| unread.watch(replies, given_up))) })
     }
 }
 
@@ -288,7 +312,9 @@ impl ExternalProcessor for Service {
             skips_trailers: peer.trailers().are_skipped(),
         };
         let terms = request.extensions().get::<Arc<Terms>>().map_or_else(|| self.0.terms.load_full(), Arc::clone);
-        let mut driver = Box::new(Driver::new(Arc::clone(&self.0), terms, peer, request.into_inner(), facts));
+        let given_up = request.extensions().get::<GivenUp>().cloned().unwrap_or_default();
+        let driver = Driver::new(Arc::clone(&self.0), terms, peer, given_up, request.into_inner(), facts);
+        let mut driver = Box::new(driver);
         let Some(first) = driver.next_reply().await.transpose()? else {
             return Ok(Response::new(Box::pin(stream::empty())));
         };

@@ -66,7 +66,11 @@ impl TrailerWatch {
                 self.in_a_row.store(0, Ordering::Relaxed);
                 false
             }
-            InboundEnd::Reset | InboundEnd::Broken | InboundEnd::TooLarge | InboundEnd::Unreadable => false,
+            InboundEnd::Reset
+            | InboundEnd::Broken
+            | InboundEnd::Unread
+            | InboundEnd::TooLarge
+            | InboundEnd::Unreadable => false,
         }
     }
 }

@@ -68,6 +68,7 @@ impl Driver {
                     self.act();
                     continue;
                 }
+                Poll::Pending if self.given_up.is_set() => InboundEnd::Unread,
                 Poll::Ready(Ok(None)) | Poll::Pending => InboundEnd::HalfClosed,
                 Poll::Ready(Err(status)) => end_of(&status),
             };

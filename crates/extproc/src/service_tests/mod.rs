@@ -6,6 +6,7 @@ mod limits;
 mod modes;
 mod reconfigured;
 mod rig;
+mod unread;
 
 use super::*;
 

@@ -31,7 +31,7 @@ impl Session {
         let unusable = match end {
             InboundEnd::TooLarge => Some(Refusal::message_too_large()),
             InboundEnd::Unreadable => Some(Refusal::out_of_order("a message that cannot be decoded")),
-            InboundEnd::HalfClosed | InboundEnd::Reset | InboundEnd::Broken => None,
+            InboundEnd::HalfClosed | InboundEnd::Reset | InboundEnd::Broken | InboundEnd::Unread => None,
         };
         if let Some(refusal) = unusable.filter(|_| self.can_refuse()) {
             self.refuse(&refusal, actions);
@@ -54,6 +54,7 @@ impl Session {
             (true, true) if response_mode == BodyMode::None => (TerminationCause::Natural, COMPLETE_OR_CLIENT),
             (true, true) => (TerminationCause::ClientDisconnect, CLIENT_OR_SERVER),
             (true, false) => (TerminationCause::ClientDisconnect, ""),
+            (false, _) if end == InboundEnd::Unread => (TerminationCause::Error, "the proxy took no replies"),
             (false, _) => (TerminationCause::Error, "the stream from the proxy broke"),
         };
         self.terminate(cause, remark, actions);

@@ -111,7 +111,7 @@ proptest! {
         hostile.assert_nobody_waits_for_the_picker();
 
         let ends =
-            [InboundEnd::HalfClosed, InboundEnd::Reset, InboundEnd::Broken, InboundEnd::TooLarge, InboundEnd::Unreadable];
+            [InboundEnd::HalfClosed, InboundEnd::Reset, InboundEnd::Broken, InboundEnd::Unread, InboundEnd::TooLarge, InboundEnd::Unreadable];
         hostile.script.ends(ends[end]);
         hostile.note();
         let closes = hostile.words.iter().enumerate().filter(|(_, word)| *word == "close" || *word == "fail");
