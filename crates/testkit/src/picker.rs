@@ -34,8 +34,8 @@ struct Addresses {
 }
 
 impl Picker {
-    /// Starts `program` with a configuration file and further `arguments`, on ports of its own, and waits until it
-    /// serves.
+    /// Starts `program` with a configuration file and further `arguments`, on ports of its own unless they name one, and
+    /// waits until it serves.
     pub async fn start(program: &Path, config: &Path, arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(program);
         command.arg("--config-file").arg(config);
@@ -80,7 +80,11 @@ impl Picker {
     }
 
     async fn start_command(mut command: Command) -> Result<Self> {
-        command.args(["--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]);
+        for port in ["--grpc-port", "--grpc-health-port", "--metrics-port"] {
+            if command.get_args().all(|argument| argument != port) {
+                command.args([port, "0"]);
+            }
+        }
         let process = Process::spawn("epp", &command)?;
         let addresses = process.find_in_output(START_LIMIT, Addresses::in_log_line).await?;
         Ok(Self { process, addresses })

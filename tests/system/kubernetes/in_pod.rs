@@ -26,6 +26,7 @@ struct InPod {
 
 impl InPod {
     /// None, with the reason printed, where a test cannot put files where pods have them.
+    #[expect(clippy::print_stdout, reason = "the reason is for whoever runs the test")]
     async fn start(server: ApiServer, arguments: &[&str]) -> Result<Option<Self>> {
         let Some(mount) = PrivateMount::find() else {
             println!("skipped: nobody may have mounts of their own here, so there is no place for a service account");

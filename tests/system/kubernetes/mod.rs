@@ -4,9 +4,12 @@
 mod access;
 mod churn;
 mod cluster;
+mod fleet;
 mod in_pod;
+mod inheritance;
 mod leading;
 mod objectives;
 mod pool;
 mod rewrites;
 mod rights;
+mod rolling;
