@@ -11,7 +11,7 @@ use crate::settings::{
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawSluice {
     pub(crate) objectives: Vec<Located<RawObjective>>,
-    pub(crate) model_rewrites: Vec<RawModelRewrite>,
+    pub(crate) model_rewrites: Vec<Located<RawModelRewrite>>,
     pub(crate) default_objective: Option<Located<String>>,
     pub(crate) unknown_objective: UnknownObjective,
     pub(crate) trust: Trust,
@@ -40,7 +40,7 @@ pub(crate) struct RawObjective {
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct RawModelRewrite {
     pub(crate) matches: Vec<Located<RawModelMatch>>,
-    pub(crate) targets: Vec<RewriteTarget>,
+    pub(crate) targets: Vec<Located<RewriteTarget>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -11,7 +11,7 @@ use crate::document::{Document, Located, NodeId};
 use crate::quantity::ByteSize;
 use crate::raw::{RawFlowControl, RawModelRewrite, RawObjective, RawSluice};
 use crate::settings::{
-    DryRun, Eviction, Limits, ModelRewrite, Objective, Queue, Settings, Trust, TrustSource, WhenFull,
+    DryRun, Eviction, Limits, ModelRewrite, Objective, Queue, RewriteTarget, Settings, Trust, TrustSource, WhenFull,
 };
 use crate::timeout::Timeout;
 
@@ -206,8 +206,9 @@ impl Resolver<'_, '_> {
         }
     }
 
-    fn model_rewrite(&mut self, raw: RawModelRewrite) -> ModelRewrite {
-        let RawModelRewrite { matches, targets } = raw;
+    fn model_rewrite(&mut self, rule: Located<RawModelRewrite>) -> ModelRewrite {
+        let RawModelRewrite { matches, targets } = rule.value;
+        self.check_targets(rule.node, &targets);
         let mut models = Vec::new();
         for pattern in matches {
             let Some(model) = pattern.value.model else {
@@ -220,6 +221,21 @@ impl Resolver<'_, '_> {
                 models.push(value.value.clone());
             }
         }
-        ModelRewrite { models, targets }
+        ModelRewrite { models, targets: targets.into_iter().map(|target| target.value).collect() }
+    }
+
+    /// Warns of a rule that has no targets, and of targets that get nothing beside others.
+    fn check_targets(&mut self, rule: NodeId, targets: &[Located<RewriteTarget>]) {
+        if targets.is_empty() && !self.diagnostics.has_errors_in("sluice.modelRewrites") {
+            self.warn(rule, Remark::new("has no targets: the requests that it is for are refused"));
+        }
+        let is_weighted = |target: &&Located<RewriteTarget>| target.value.weight.is_some();
+        if !targets.iter().any(|target| is_weighted(&target)) {
+            return;
+        }
+        for target in targets.iter().filter(|target| !is_weighted(target)) {
+            let remark = Remark::new("gets no requests: it has no weight, and other targets of the rule have one");
+            self.warn(target.node, remark.hint("give it a weight, or take those of the others away"));
+        }
     }
 }

@@ -220,3 +220,18 @@ fn metadata_is_read_from_a_namespace_with_a_name() {
     ok
     ");
 }
+
+#[test]
+fn rules_of_rewrites_that_leave_requests_or_targets_with_nothing_are_remarked_upon() {
+    let with = |targets: &str| diagnose(&format!("sluice: {{modelRewrites: [{{targets: [{targets}]}}]}}"));
+    assert_snapshot!(with("{modelRewrite: a, weight: 1}, {modelRewrite: b, weight: 2}"), @"ok");
+    assert_snapshot!(with("{modelRewrite: a}, {modelRewrite: b}"), @"ok");
+    assert_snapshot!(with("{modelRewrite: a}, {modelRewrite: b, weight: 2}"), @"
+    c.yaml:1:37: warning: sluice.modelRewrites[0].targets[0]: gets no requests: it has no weight, and other targets of the rule have one; give it a weight, or take those of the others away
+    ok
+    ");
+    assert_snapshot!(with(""), @"
+    c.yaml:1:26: warning: sluice.modelRewrites[0]: has no targets: the requests that it is for are refused
+    ok
+    ");
+}
