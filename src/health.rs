@@ -9,8 +9,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// Answered as serving for as long as there is anybody to answer: a process that waits for its pool, or drains, is not
-/// to be killed for it.
+/// Answered as serving for as long as what serves requests gets on: a process that waits for its pool, or drains, is not to
+/// be killed for it.
 const LIVENESS: &str = "liveness";
 
 /// The names by which the readiness of one of several is asked for; where every picker serves, any other name does, too.
@@ -24,6 +24,8 @@ struct State {
     pool_known: bool,
     /// None where every picker serves.
     leads: Option<bool>,
+    /// The runtime that serves requests does not get on.
+    stuck: bool,
 }
 
 /// Stages follow each other in this order.
@@ -38,11 +40,12 @@ enum Stage {
 
 impl State {
     fn is_ready(self) -> bool {
-        self.stage == Stage::Open && self.pool_known && self.leads != Some(false)
+        self.stage == Stage::Open && self.pool_known && self.leads != Some(false) && !self.stuck
     }
 
     fn status(self, service: &str) -> ServingStatus {
         match service {
+            LIVENESS if self.stuck => ServingStatus::NotServing,
             LIVENESS => ServingStatus::Serving,
             other if self.leads.is_some() && !READINESS.contains(&other) => ServingStatus::ServiceUnknown,
             _ if self.is_ready() => ServingStatus::Serving,
@@ -58,7 +61,7 @@ pub(crate) struct Readiness(watch::Sender<State>);
 impl Readiness {
     /// Not ready yet: the pool is not known. If pickers `elect` one that serves, it is not this one yet.
     pub(crate) fn new(elect: bool) -> Self {
-        let state = State { stage: Stage::Open, pool_known: false, leads: elect.then_some(false) };
+        let state = State { stage: Stage::Open, pool_known: false, leads: elect.then_some(false), stuck: false };
         Self(watch::Sender::new(state))
     }
 
@@ -70,6 +73,11 @@ impl Readiness {
     /// This picker is the one that serves; or not any more.
     pub(crate) fn set_leads(&self, leads: bool) {
         self.change(|state| state.leads = Some(leads));
+    }
+
+    /// What serves requests does not get on; or does so again. Tells whether that is new.
+    pub(crate) fn set_stuck(&self, stuck: bool) -> bool {
+        self.change(|state| state.stuck = stuck)
     }
 
     /// Hands on what `news` tells, until nobody tells any more.
@@ -92,12 +100,13 @@ impl Readiness {
         self.change(|state| state.stage = Stage::Stopped);
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    /// Tells whether anything is different now.
+    fn change(&self, change: impl FnOnce(&mut State)) -> bool {
         self.0.send_if_modified(|state| {
             let before = *state;
             change(state);
             *state != before
-        });
+        })
     }
 
     pub(crate) fn into_server(self) -> HealthServer<HealthService> {
@@ -281,11 +290,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watcher_of_liveness_hears_no_change() {
+    async fn a_watcher_of_liveness_hears_of_nothing_but_a_runtime_that_is_stuck() {
         let health = service();
         let mut updates = watch(&health, LIVENESS).await;
         assert_eq!(news(&mut updates), Some(Ok(ServingStatus::Serving)));
+        health.readiness.set_pool_known(true);
         health.readiness.start_draining();
         assert_eq!(news(&mut updates), None);
+        assert!(health.readiness.set_stuck(true) && !health.readiness.set_stuck(true));
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::NotServing)));
+        assert!(health.readiness.set_stuck(false));
+        assert_eq!(news(&mut updates), Some(Ok(ServingStatus::Serving)));
     }
 }

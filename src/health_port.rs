@@ -11,27 +11,46 @@ use tonic::transport::Server;
 
 use crate::health::Readiness;
 use crate::listen::connections;
+use crate::pulse::Pulse;
 
 /// A connection on which nothing arrives for this long is asked for a sign of life, and closed if none comes within the
 /// same time again.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Serves on `listener` from now on, as a critical one of `tasks`.
+/// Serves on `listener` from now on, as a critical one of `tasks`, and notices if the runtime of the others is stuck.
 pub(crate) fn start(listener: TcpListener, readiness: Readiness, tasks: &Tasks) -> anyhow::Result<()> {
+    start_with(Pulse::default(), listener, readiness, tasks)
+}
+
+fn start_with(pulse: Pulse, listener: TcpListener, readiness: Readiness, tasks: &Tasks) -> anyhow::Result<()> {
+    tasks.spawn("pulse", Criticality::Critical, pulse.clone().beat());
     // Known to the runtime that it was opened on, but not to the one that is to serve it.
     let listener = listener.into_std().context("handing over the health port")?;
-    tasks.spawn_apart("health", Criticality::Critical, serve(listener, readiness));
+    tasks.spawn_apart("health", Criticality::Critical, serve(listener, readiness, pulse));
     Ok(())
 }
 
-async fn serve(listener: std::net::TcpListener, readiness: Readiness) {
+async fn serve(listener: std::net::TcpListener, readiness: Readiness, pulse: Pulse) {
+    let watched = readiness.clone();
+    let watching = pulse.watch(|stuck| {
+        // Whoever asks hears it even if the log holds everybody up.
+        match watched.set_stuck(stuck) {
+            true if stuck => tracing::error!("no thread that serves requests gets on: liveness fails"),
+            true => tracing::warn!("the threads that serve requests get on again"),
+            false => {}
+        }
+    });
     let serving = async {
         let incoming = connections(TcpListener::from_std(listener)?, None, CancellationToken::new());
         let mut server =
             Server::builder().http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
         anyhow::Ok(server.add_service(readiness.into_server()).serve_with_incoming(incoming).await?)
     };
-    let served = serving.await;
+    let served = tokio::select! {
+        served = serving => served,
+        // It has no end.
+        () = watching => Ok(()),
+    };
     tracing::error!(?served, "health server ended");
 }
 
@@ -63,13 +82,17 @@ mod tests {
 
     impl Serving {
         fn start() -> Self {
+            Self::start_with(Pulse::default())
+        }
+
+        fn start_with(pulse: Pulse) -> Self {
             let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
             let (tasks, _reports) = RuntimeTasks::new(runtime.handle().clone());
             let readiness = Readiness::new(false);
             let entered = runtime.enter();
             let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
             let address = listener.local_addr().unwrap();
-            start(listener, readiness.clone(), &Tasks::new(tasks)).unwrap();
+            start_with(pulse, listener, readiness.clone(), &Tasks::new(tasks)).unwrap();
             drop(entered);
             Self { runtime, address, readiness }
         }
@@ -105,12 +128,12 @@ mod tests {
     }
 
     /// What a probe hears that comes now, as a kubelet asks: on a connection of its own.
-    fn probe(address: SocketAddr) -> ServingStatus {
+    fn probe(address: SocketAddr, service: &str) -> ServingStatus {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
             let mut client = HealthClient::new(endpoint.connect().await.unwrap());
-            let request = HealthCheckRequest { service: "readiness".to_owned() };
+            let request = HealthCheckRequest { service: service.to_owned() };
             client.check(request).await.unwrap().into_inner().status()
         })
     }
@@ -120,7 +143,9 @@ mod tests {
     fn slowest_probe(address: SocketAddr, what: &str) -> Duration {
         let took = (0..10).map(|_| {
             let start = Instant::now();
-            assert_eq!(probe(address), ServingStatus::Serving);
+            for service in ["readiness", "liveness"] {
+                assert_eq!(probe(address, service), ServingStatus::Serving, "{service}");
+            }
             start.elapsed()
         });
         let slowest = took.max().unwrap();
@@ -141,6 +166,34 @@ mod tests {
         let stuck = serving.runtime.spawn(async {});
         let slowest = slowest_probe(serving.address, "all workers are stuck");
         assert!(!stuck.is_finished() && slowest < Duration::from_secs(1), "{slowest:?}");
+    }
+
+    /// Waits until both services have this status.
+    fn wait_for(serving: &Serving, expected: ServingStatus) {
+        let is_there = || ["readiness", "liveness"].iter().all(|service| probe(serving.address, service) == expected);
+        // Each look takes a connection: seconds.
+        assert!((0..2_000).any(|_| is_there()), "not {expected:?} in time");
+    }
+
+    #[test]
+    fn liveness_fails_while_no_worker_comes_back_for_long_and_only_then() {
+        // A minute of looks in a little more than half a second.
+        let serving = Serving::start_with(Pulse::every(Duration::from_millis(10)));
+        serving.readiness.set_pool_known(true);
+        let one = Busy::default();
+        let turn = one.turn();
+        serving.runtime.spawn(async move { turn() });
+        one.wait_for(1);
+        // For long enough to be noticed.
+        slowest_probe(serving.address, "one worker is stuck");
+        wait_for(&serving, ServingStatus::Serving);
+        let other = Busy::default();
+        let turn = other.turn();
+        serving.runtime.spawn(async move { turn() });
+        wait_for(&serving, ServingStatus::NotServing);
+        drop(other);
+        wait_for(&serving, ServingStatus::Serving);
+        drop(one);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod metrics_server;
 mod objectives;
 mod plugin_states;
 mod pool_view;
+mod pulse;
 mod reload;
 mod rendering;
 mod rewrites;
