@@ -140,6 +140,72 @@ async fn a_holder_that_writes_by_itself_is_waited_for_and_lost_to() {
     assert_eq!((&spec["holderIdentity"], &spec["leaseTransitions"]), (&json!("own"), &json!(1)));
 }
 
+/// Makes the lease as a program does that finds none, and waits for nobody.
+async fn post(server: &ApiServer, holder: &str) -> Result<()> {
+    let url = format!("{}/apis/coordination.k8s.io/v1/namespaces/test/leases", server.url());
+    let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 2, "renewTime": "2001-01-01T00:00:00.000000Z"});
+    let lease = json!({"metadata": {"name": LEASE}, "spec": spec});
+    reqwest::Client::new().post(&url).json(&lease).send().await?.error_for_status()?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lease_that_is_deleted_stays_with_its_leader() {
+    let server = ApiServer::start().unwrap();
+    let mut first = Running::start(&server, "first").unwrap();
+    first.wait(true).await.unwrap();
+    let mut second = Running::start(&server, "second").unwrap();
+    tokio::time::sleep(TIMINGS.look * 5).await;
+    for _ in 0..3 {
+        server.delete(Resource::LEASE, LEASE);
+        eventually(LIMIT, "the lease", async || Ok(server.object(Resource::LEASE, LEASE))).await.unwrap();
+        assert_eq!(spec(&server).unwrap()["holderIdentity"], "first");
+        assert!(!second.leads());
+        tokio::time::sleep(TIMINGS.lease).await;
+    }
+    assert!(!first.leads.has_changed().unwrap(), "it led all the while");
+    drop(first);
+    second.wait(true).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_of_a_dead_leader_that_is_deleted_is_made_anew_when_it_would_have_expired() {
+    let server = ApiServer::start().unwrap();
+    let mut first = Running::start(&server, "first").unwrap();
+    first.wait(true).await.unwrap();
+    let mut second = Running::start(&server, "second").unwrap();
+    tokio::time::sleep(TIMINGS.look * 5).await;
+    drop(first);
+    let clock = SystemClock::start();
+    server.delete(Resource::LEASE, LEASE);
+    second.wait(true).await.unwrap();
+    let waited = clock.now().saturating_since(Time::ZERO);
+    assert!(waited >= TIMINGS.lease, "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_deleted_lease_of_a_holder_that_writes_by_itself_is_left_to_it_or_to_whoever_makes_it_first() {
+    let server = ApiServer::start().unwrap();
+    let mut own = Running::start(&server, "own").unwrap();
+    own.wait(true).await.unwrap();
+    put(&server, "foreign").await.unwrap();
+    own.wait(false).await.unwrap();
+    server.delete(Resource::LEASE, LEASE);
+    tokio::time::sleep(TIMINGS.lease / 2).await;
+    assert!(!own.leads() && server.object(Resource::LEASE, LEASE).is_none());
+    post(&server, "foreign").await.unwrap();
+    tokio::time::sleep(TIMINGS.lease * 3 / 4).await;
+    assert!(!own.leads());
+    own.wait(true).await.unwrap();
+
+    // The others do not wait, and nobody is faster.
+    server.delete(Resource::LEASE, LEASE);
+    if post(&server, "foreign").await.is_ok() {
+        own.wait(false).await.unwrap();
+        assert_eq!(spec(&server).unwrap()["holderIdentity"], "foreign");
+    }
+}
+
 #[tokio::test]
 async fn without_a_server_leadership_ends_by_itself_and_comes_back_with_it() {
     let mut server = ApiServer::start().unwrap();

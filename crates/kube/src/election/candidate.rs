@@ -32,6 +32,7 @@ pub struct Candidate {
 struct Told {
     leads: bool,
     holder: Option<String>,
+    waits_for_deleted: bool,
     trouble: Option<String>,
 }
 
@@ -50,7 +51,7 @@ impl Candidate {
             lease,
             identity,
             clock,
-            patience: timings.renew_deadline / 2,
+            patience: timings.patience(),
             told: Told::default(),
         }
     }
@@ -148,6 +149,12 @@ impl Candidate {
                 tracing::warn!(lease, identity, holder, "this picker leads no more");
             }
             changed(leads);
+        }
+        let waits_for_deleted = self.election.waits_for_deleted() && !leads;
+        if std::mem::replace(&mut self.told.waits_for_deleted, waits_for_deleted) != waits_for_deleted
+            && waits_for_deleted
+        {
+            tracing::warn!(lease = self.lease, "the lease was deleted: its holder has time to make it anew");
         }
         if self.told.holder.as_deref() != holder {
             self.told.holder = holder.map(str::to_owned);

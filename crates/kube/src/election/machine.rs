@@ -33,9 +33,15 @@ pub(crate) struct Election {
     identity: String,
     timings: Timings,
     seen: Option<Seen>,
+    /// When a lease that had been there was first found to be gone, while it is.
+    gone: Option<Gone>,
+    /// There has been a lease, as far as is known, or a write of ours may have made one.
+    heard: bool,
     /// [`Time::ZERO`] unless it leads.
     leads_until: Time,
     next: Next,
+    /// When [`Step::Read`] was last given out.
+    asked: Time,
     /// When [`Step::Write`] was last given out.
     sent: Time,
     /// That write was made upon a look, and not upon what was known before.
@@ -54,6 +60,17 @@ struct Seen {
     since: Time,
 }
 
+/// A lease that somebody has deleted. Whoever held it may not know yet, and lead.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    /// When that was found out.
+    since: Time,
+    /// When it was last asked for, of the times at which it was not there.
+    asked: Time,
+    /// Of the lease that was there.
+    duration: Duration,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Rest(Time),
@@ -70,8 +87,11 @@ impl Election {
             identity,
             timings,
             seen: None,
+            gone: None,
+            heard: false,
             leads_until: Time::ZERO,
             next: Next::Read,
+            asked: Time::ZERO,
             sent: Time::ZERO,
             fresh: false,
             may_hold: false,
@@ -94,6 +114,11 @@ impl Election {
         self.seen.as_ref().and_then(|seen| holder(&seen.lease))
     }
 
+    /// The lease has been deleted, and it is waited as if its holder had renewed it when that was found out.
+    pub(crate) const fn waits_for_deleted(&self) -> bool {
+        self.gone.is_some()
+    }
+
     /// From now on this candidate does not lead, and gives the lease up if it has it.
     pub(crate) fn leave(&mut self, now: Time) {
         self.leads_until = Time::ZERO;
@@ -106,6 +131,14 @@ impl Election {
 
     /// `wall` is what is written into the lease as the time.
     pub(crate) fn step(&mut self, now: Time, wall: Timestamp) -> Step {
+        let step = self.decide(now, wall);
+        if step == Step::Read {
+            self.asked = now;
+        }
+        step
+    }
+
+    fn decide(&mut self, now: Time, wall: Timestamp) -> Step {
         if let Some(since) = self.leaves {
             return self.step_out(now, since, wall);
         }
@@ -114,6 +147,8 @@ impl Election {
             // What was written last is in all likelihood still there.
             Next::Rest(_) if self.leads(now) && self.seen.is_some() => self.claim(now, wall),
             Next::Rest(_) | Next::Read => Step::Read,
+            // A process that slept since it asked may have missed that somebody made one.
+            Next::Decide if self.seen.is_none() && !self.leads(now) && self.is_old(now) => Step::Read,
             Next::Decide if self.is_free(now) => self.claim(now, wall),
             Next::Decide => {
                 let look = now.saturating_add(self.timings.look);
@@ -122,6 +157,11 @@ impl Election {
                 Step::Wait(until)
             }
         }
+    }
+
+    /// Longer ago than any answer is waited for has it been asked for.
+    fn is_old(&self, now: Time) -> bool {
+        now.saturating_since(self.asked) > self.timings.patience()
     }
 
     fn step_out(&mut self, now: Time, since: Time, wall: Timestamp) -> Step {
@@ -140,7 +180,8 @@ impl Election {
     pub(crate) fn read(&mut self, now: Time, lease: Option<Lease>) {
         self.see(now, lease);
         self.may_hold = self.is_held();
-        if !self.may_hold {
+        // A lease that is gone is nobody's for as long as its leader may take to find that out.
+        if !self.may_hold && self.seen.is_some() {
             self.leads_until = Time::ZERO;
         }
         self.next = Next::Decide;
@@ -159,6 +200,10 @@ impl Election {
 
     /// The write was not done: the lease was another one already, or was not there, or was there.
     pub(crate) fn outdated(&mut self, now: Time) {
+        if self.seen.is_none() {
+            // There was no lease, and somebody has made one, who may not know of any wait.
+            self.leads_until = Time::ZERO;
+        }
         // Somebody else wrote after we looked: it is their turn.
         self.next = if self.fresh { Next::Rest(now.saturating_add(self.timings.look)) } else { Next::Read };
     }
@@ -169,6 +214,8 @@ impl Election {
     }
 
     fn see(&mut self, now: Time, lease: Option<Lease>) {
+        self.heard |= lease.is_some();
+        self.gone = if lease.is_none() && self.heard { Some(self.gone(now)) } else { None };
         let since = match (&self.seen, &lease) {
             // Only what it says counts: a label, say, is no sign of life.
             (Some(seen), Some(lease)) if seen.lease.spec == lease.spec => seen.since,
@@ -177,22 +224,39 @@ impl Election {
         self.seen = lease.map(|lease| Seen { lease, since });
     }
 
+    fn gone(&self, now: Time) -> Gone {
+        let asked = self.asked;
+        match self.gone {
+            // Whatever was made in between is still there, or was not there for long.
+            Some(gone) if now.saturating_since(gone.asked) <= self.timings.lease => Gone { asked, ..gone },
+            Some(Gone { duration, .. }) => Gone { since: now, asked, duration },
+            // A renewal that was not seen may have been the last thing before.
+            None => Gone { since: now, asked, duration: self.duration() },
+        }
+    }
+
     fn is_held(&self) -> bool {
         self.holder() == Some(&self.identity)
     }
 
-    /// It may be written to.
+    /// It may be written to, or made. Whoever leads makes it anew at once, since all others wait.
     fn is_free(&self, now: Time) -> bool {
-        self.is_held() || self.expiry().is_none_or(|expiry| expiry <= now)
+        self.is_held() || (self.seen.is_none() && self.leads(now)) || self.expiry().is_none_or(|expiry| expiry <= now)
     }
 
-    /// When the lease of whoever holds it expires; none if nobody does.
+    /// When the lease of whoever holds it, or held it when it was deleted, expires; none if nobody does.
     fn expiry(&self) -> Option<Time> {
-        let Seen { lease, since } = self.seen.as_ref()?;
-        holder(lease)?;
-        let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-        let duration = seconds.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-        Some(since.saturating_add(duration.map_or(self.timings.lease, Duration::from_secs)))
+        match &self.seen {
+            Some(Seen { lease, since }) => holder(lease).map(|_| since.saturating_add(self.duration())),
+            None => self.gone.map(|Gone { since, duration, .. }| since.saturating_add(duration)),
+        }
+    }
+
+    /// Of the lease, as it was last seen.
+    fn duration(&self) -> Duration {
+        let spec = self.seen.as_ref().and_then(|seen| seen.lease.spec.as_ref());
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+        seconds.filter(|seconds| *seconds > 0).map_or(self.timings.lease, Duration::from_secs)
     }
 
     fn claim(&mut self, now: Time, wall: Timestamp) -> Step {
@@ -231,6 +295,7 @@ impl Election {
         self.fresh = matches!(self.next, Next::Decide);
         self.sent = now;
         self.may_hold = true;
+        self.heard = true;
         Step::Write(Box::new(lease))
     }
 

@@ -220,12 +220,115 @@ fn a_leader_that_finds_another_name_in_the_lease_leads_no_more() {
 }
 
 #[test]
-fn a_lease_that_was_deleted_is_made_anew() {
+fn a_leader_makes_a_lease_that_was_deleted_anew_and_leads_all_the_while() {
     let mut bench = Bench::new();
     bench.run(0);
     bench.lease = None;
+    assert!(matches!(bench.step(2), Step::Write(_)));
+    bench.election.outdated(at(2));
+    assert_eq!(bench.step(2), Step::Read);
+    bench.election.read(at(2), None);
+    assert!(bench.leads(2), "others wait");
     bench.run(2);
-    assert!(bench.leads(2) && bench.lease.is_some());
+    assert!(bench.lease.is_some());
+    assert_eq!(bench.election.leads_until(at(2)), Some(at(12)));
+}
+
+#[test]
+fn whoever_saw_a_lease_that_was_deleted_waits_as_if_it_had_just_been_renewed() {
+    for (seconds, expected) in [(15, 15), (60, 60)] {
+        let mut bench = Bench::held_by_other(seconds);
+        bench.run(100);
+        bench.run(103);
+        bench.lease = None;
+        for second in 104..104 + expected {
+            bench.run(second);
+            assert!(!bench.leads(second) && bench.election.waits_for_deleted(), "{second}");
+        }
+        bench.run(104 + expected);
+        assert!(bench.leads(104 + expected) && !bench.election.waits_for_deleted());
+    }
+}
+
+#[test]
+fn whoever_slept_after_asking_asks_again_before_it_makes_a_lease() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.step(0), Step::Read);
+    bench.election.read(at(20), None);
+    bench.renewed_by_other(15, 19);
+    bench.run(20);
+    assert_eq!(bench.election.holder(), Some(OTHER));
+    assert!(!bench.leads(20));
+}
+
+#[test]
+fn whoever_has_not_looked_for_long_waits_anew_for_a_lease_that_is_not_there() {
+    let mut bench = Bench::held_by_other(15);
+    bench.run(100);
+    bench.lease = None;
+    bench.run(101);
+    bench.run(102);
+    // Who knows what was there meanwhile.
+    bench.run(118);
+    bench.run(132);
+    assert!(!bench.leads(132));
+    bench.run(133);
+    assert!(bench.leads(133));
+}
+
+#[test]
+fn a_holder_that_makes_a_deleted_lease_anew_has_it() {
+    let mut bench = Bench::held_by_other(15);
+    bench.run(100);
+    bench.lease = None;
+    bench.run(101);
+    bench.renewed_by_other(15, 2);
+    bench.run(102);
+    bench.run(116);
+    assert!(!bench.leads(116));
+    bench.run(117);
+    assert!(bench.leads(117), "it expires as any other");
+}
+
+#[test]
+fn a_leader_that_is_overtaken_in_making_the_lease_anew_leads_no_more() {
+    let mut bench = Bench::new();
+    bench.run(0);
+    bench.election.outdated(at(2));
+    bench.election.read(at(2), None);
+    let Step::Write(lease) = bench.step(2) else { panic!("it leads") };
+    bench.renewed_by_other(15, 1);
+    bench.write(2, *lease);
+    assert!(!bench.leads(2));
+    bench.run(3);
+    assert_eq!(bench.election.holder(), Some(OTHER));
+}
+
+#[test]
+fn a_leader_of_the_past_that_finds_no_lease_waits_like_others() {
+    let mut bench = Bench::new();
+    bench.run(0);
+    // It slept, and somebody else may have had the lease since.
+    bench.lease = None;
+    bench.run(60);
+    assert!(!bench.leads(60));
+    bench.run(74);
+    assert!(!bench.leads(74));
+    bench.run(75);
+    assert!(bench.leads(75));
+}
+
+#[test]
+fn whoever_may_have_made_a_lease_that_is_not_there_waits_and_whoever_never_heard_of_one_does_not() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.step(0), Step::Read);
+    bench.election.read(at(0), None);
+    assert!(matches!(bench.step(0), Step::Write(_)), "it never heard of one");
+    bench.election.failed(at(5));
+    bench.run(6);
+    assert!(!bench.leads(6), "what it wrote may have been there for a while");
+    bench.run(21);
+    assert!(bench.leads(21));
 }
 
 #[test]

@@ -20,6 +20,12 @@
 //!   the moment at which the last write was sent that is known to have been done: one whose answer was lost may have
 //!   been done, but gives no more time.
 //!
+//! One rule is our own, since somebody may delete the lease while its leader does not know. Whoever leads makes it anew at
+//! its next renewal. Whoever has ever heard of a lease, and does not lead, waits as if it had been renewed at the moment
+//! in which it was found to be gone. Only a candidate that has never heard of one makes it at once. So a leader whose
+//! lease is deleted shares the lead with nobody, but for the time between two renewals with a candidate that begins in it
+//! or with another program; unless the lease is deleted again before it has been there for twice its duration.
+//!
 //! [`Election`](machine::Election) decides, and knows no clock and no network; [`Candidate`] does what it says.
 
 mod candidate;
@@ -44,6 +50,13 @@ pub struct Timings {
     pub renew: Duration,
     /// Whoever waits looks this often, and whoever failed tries again after so long.
     pub look: Duration,
+}
+
+impl Timings {
+    /// No answer is waited for for longer.
+    fn patience(&self) -> Duration {
+        self.renew_deadline / 2
+    }
 }
 
 /// The first three are those of Kubernetes' own components and of llm-d-router's EPP. Looking every second is more than

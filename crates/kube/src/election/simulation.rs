@@ -1,6 +1,7 @@
 //! Several candidates, a server, and everything that can go wrong between them: answers that are lost or late, writes
-//! that are done long after anybody waits for them, processes that stop for a while, die, or leave, and clocks that
-//! neither agree nor run at the same speed. At no moment do two lead, and once the trouble is over somebody does.
+//! that are done long after anybody waits for them, processes that stop for a while, die, or leave, leases that are deleted,
+//! and clocks that neither agree nor run at the same speed. At no moment do two lead, and once the trouble is over
+//! somebody does.
 //!
 //! What goes wrong is read off a tape, so that a failure shrinks; after its end nothing does any more.
 
@@ -22,6 +23,10 @@ const DELAYS: [u64; 6] = [1, 1, 20, 400, 4_000, 13_000];
 const PAUSES: [u64; 4] = [300, 3_000, 9_000, 30_000];
 const CALM_DELAY: u64 = 5;
 const MOST_NODES: usize = 8;
+
+/// Milliseconds for which a lease has been there before it is deleted, and after its deletion in which nobody begins who
+/// never heard of it: the rules have no answer to that. It is twice the duration of a lease by the slowest clock.
+const BETWEEN_DELETIONS: u64 = 30_000 * 1_000_000 / SPEEDS.start;
 
 /// A lease expires after 15 s, whoever looks does so within 1 s, whoever has written waits for 2 s: by the slowest clock.
 const WITHOUT_LEADER: u64 = 17_200 * 1_000_000 / SPEEDS.start;
@@ -53,6 +58,8 @@ struct Node {
     leaves: bool,
     paused_until: u64,
     waits_for: Option<u64>,
+    /// It knows that there was a lease, or has written one.
+    heard: bool,
 }
 
 impl Node {
@@ -77,6 +84,10 @@ struct World {
     numbers: u64,
     lease: Option<Lease>,
     version: u64,
+    /// When there was no lease last.
+    absent: u64,
+    /// When a lease was deleted.
+    deleted: Option<u64>,
     nodes: Vec<Node>,
     tape: std::vec::IntoIter<u8>,
     /// When the last thing happens that was touched by trouble.
@@ -91,6 +102,8 @@ impl World {
             numbers: 0,
             lease: None,
             version: 0,
+            absent: 0,
+            deleted: None,
             nodes: Vec::new(),
             tape: tape.into_iter(),
             trouble_until: 0,
@@ -122,6 +135,7 @@ impl World {
             leaves: false,
             paused_until: 0,
             waits_for: None,
+            heard: false,
         });
         self.after(0, Event::Wake { node: self.nodes.len() - 1 });
     }
@@ -164,13 +178,14 @@ impl World {
             return;
         }
         let local = self.nodes[node].local(self.now);
-        let Node { election, waits_for, .. } = &mut self.nodes[node];
+        let Node { election, waits_for, heard, .. } = &mut self.nodes[node];
         match event {
             Event::Wake { .. } | Event::Arrives { .. } => {}
             Event::Answered { request, answer, .. } => {
                 if *waits_for != Some(request) {
                     return;
                 }
+                *heard |= matches!(answer, Answer::Read(Some(_)));
                 match answer {
                     Answer::Read(lease) => election.read(local, lease.map(|lease| *lease)),
                     Answer::Written(lease) => election.written(local, *lease),
@@ -196,6 +211,9 @@ impl World {
         if version(&lease) != self.lease.as_ref().and_then(version) {
             return Answer::Outdated;
         }
+        if self.lease.is_none() {
+            self.absent = self.now;
+        }
         self.version += 1;
         lease.metadata.resource_version = Some(self.version.to_string());
         self.lease = Some((*lease).clone());
@@ -212,13 +230,25 @@ impl World {
                 self.nodes[node].leaves = true;
                 self.nodes[node].election.leave(local);
             }
-            Some(2) if self.nodes.len() < MOST_NODES => self.add_node(),
+            Some(2) if self.nodes.len() < MOST_NODES && !self.is_soon_after_deletion() => self.add_node(),
             Some(3..=7) => {
                 let pause = PAUSES[self.choose(PAUSES.len()).unwrap_or_default()];
                 self.nodes[node].paused_until = self.now + pause;
                 self.trouble_until = self.trouble_until.max(self.now + pause);
             }
+            Some(8 | 9) => self.delete(),
             _ => {}
+        }
+    }
+
+    fn is_soon_after_deletion(&self) -> bool {
+        self.deleted.is_some_and(|deleted| self.now < deleted + BETWEEN_DELETIONS)
+    }
+
+    fn delete(&mut self) {
+        let all_heard = self.nodes.iter().all(|node| node.heard || !node.alive);
+        if all_heard && self.now > self.absent + BETWEEN_DELETIONS && self.lease.take().is_some() {
+            self.deleted = Some(self.now);
         }
     }
 
@@ -245,8 +275,9 @@ impl World {
         self.numbers += 1;
         let request = self.numbers;
         self.nodes[node].waits_for = Some(request);
+        self.nodes[node].heard |= matches!(what, Step::Write(_));
         let local = self.nodes[node].local(self.now);
-        let patience = local.saturating_add(Timings::default().renew_deadline / 2);
+        let patience = local.saturating_add(Timings::default().patience());
         let end = self.nodes[node].election.leads_until(local).map_or(patience, |end| end.min(patience));
         let limit = self.nodes[node].truly(end).saturating_sub(self.now);
         self.after(limit, Event::TimesOut { node, request });
