@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
+use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingRequest;
 use futures_util::FutureExt as _;
 use sluice_core::{Priority, Request, Time, TokenEstimate};
 use sluice_flow::RevokeCause;
@@ -27,7 +27,7 @@ use self::record::Record;
 use crate::action::{Action, Close, Ending, Notice, Outcome};
 use crate::body_memory::Share;
 use crate::convert;
-use crate::message::InboundEnd;
+use crate::message::{Inbound, InboundEnd};
 use crate::metrics::{Labels, Running};
 use crate::reject::{Code, Refusal};
 use crate::reply::Reply;
@@ -85,7 +85,7 @@ impl fmt::Debug for Driver {
 
 /// What a stream waits for.
 enum Event {
-    Inbound(Result<Option<ProcessingRequest>, Status>),
+    Inbound(Result<Option<Inbound>, Status>),
     /// The bytes that the request takes are needed for more urgent work.
     GivenUp,
     /// The process is about to end.
@@ -140,7 +140,10 @@ impl Driver {
 
     /// The next message to the proxy; `None` is the clean end of a finished request. A panic on the way ends this
     /// stream, and no other.
-    pub(crate) async fn next_reply(&mut self) -> Option<Result<ProcessingResponse, Status>> {
+    ///
+    /// In our own type, as [`Event`] has messages: those of the protocol are large, and each step from here to the server
+    /// would move them.
+    pub(crate) async fn next_reply(&mut self) -> Option<Result<Reply, Status>> {
         match AssertUnwindSafe(self.advance()).catch_unwind().await {
             Ok(reply) => reply,
             Err(_panic) => Some(self.fail()),
@@ -148,20 +151,17 @@ impl Driver {
     }
 
     /// Ends the stream after a panic: with an answer for the client, as long as the proxy takes one.
-    fn fail(&mut self) -> Result<ProcessingResponse, Status> {
+    fn fail(&mut self) -> Result<Reply, Status> {
         self.outbox.clear();
         self.close = Some(Close::Finished);
         self.end(&Ending::of(Outcome::Refused(Code::Internal), self.session.usage()));
-        match self.session.answer_failure() {
-            Some(reply) => Ok(convert::outbound(reply)),
-            None => Err(Status::internal("the picker failed on this request")),
-        }
+        self.session.answer_failure().ok_or_else(|| Status::internal("the picker failed on this request"))
     }
 
-    async fn advance(&mut self) -> Option<Result<ProcessingResponse, Status>> {
+    async fn advance(&mut self) -> Option<Result<Reply, Status>> {
         loop {
             if let Some(reply) = self.outbox.pop_front() {
-                return Some(Ok(convert::outbound(reply)));
+                return Some(Ok(reply));
             }
             match self.close {
                 Some(Close::Finished) => return None,
@@ -172,7 +172,7 @@ impl Driver {
                 None => {}
             }
             match self.next_event().await {
-                Event::Inbound(Ok(Some(request))) => self.on_message(request),
+                Event::Inbound(Ok(Some(inbound))) => self.on_message(inbound),
                 Event::Inbound(Ok(None)) => self.on_inbound_end(InboundEnd::HalfClosed),
                 Event::Inbound(Err(status)) => self.on_inbound_end(ending::end_of(&status)),
                 Event::GivenUp => self.give_up_body(),
@@ -194,10 +194,11 @@ impl Driver {
     async fn next_event(&mut self) -> Event {
         let wakeup = self.session.next_wakeup();
         let is_reading = self.session.is_reading();
-        let Self { inbound, body, ending, routing, in_flight, revocable, timer, shared, .. } = self;
+        let Self { inbound, terms, body, ending, routing, in_flight, revocable, timer, shared, .. } = self;
+        let ours = |request| convert::inbound(request, &terms.vouched_namespace);
         tokio::select! {
             biased;
-            message = inbound.message() => Event::Inbound(message),
+            message = inbound.message() => Event::Inbound(message.map(|request| request.map(ours))),
             () = async { body.as_mut().expect("guarded").given_up().await },
                 if body.is_some() => Event::GivenUp,
             _ = async { ending.as_mut().expect("guarded").wait_for(|ending| *ending).await.map(drop) },
@@ -209,9 +210,8 @@ impl Driver {
         }
     }
 
-    fn on_message(&mut self, request: ProcessingRequest) {
+    fn on_message(&mut self, mut inbound: Inbound) {
         let now = self.shared.clock.now();
-        let mut inbound = convert::inbound(request, &self.terms.vouched_namespace);
         self.identify(&mut inbound);
         let mut random = None;
         let mut random = || random.get_or_insert_with(|| self.shared.random())();

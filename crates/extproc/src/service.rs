@@ -25,6 +25,7 @@ use tonic::server::NamedService;
 use tonic::{Response, Status, Streaming};
 
 use crate::body_memory::BodyMemory;
+use crate::convert;
 use crate::driver::Driver;
 use crate::gave_up::GaveUpWatch;
 use crate::metrics::Metrics;
@@ -322,7 +323,8 @@ impl ExternalProcessor for Service {
             let reply = driver.next_reply().await?;
             Some((reply, driver))
         });
-        Ok(Response::new(Box::pin(stream::iter([Ok(first)]).chain(rest))))
+        let replies = stream::iter([Ok(first)]).chain(rest);
+        Ok(Response::new(Box::pin(replies.map(|reply| reply.map(convert::outbound)))))
     }
 }
 

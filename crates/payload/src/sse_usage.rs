@@ -1,4 +1,7 @@
-use memchr::{memchr, memmem, memrchr};
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use memchr::{memchr, memrchr};
 use serde_json::Value;
 use sluice_core::TokenUsage;
 
@@ -8,6 +11,8 @@ use crate::usage::usage_of;
 const MAX_LINE: usize = 256 << 10;
 
 const KEY: &[u8] = b"\"usage\"";
+/// Made once: to make it takes longer than to search one event.
+static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(KEY));
 
 /// Reads the `data:` lines of an event stream that mention usage, and looks at no others.
 #[derive(Debug, Default)]
@@ -40,7 +45,7 @@ impl SseScanner {
             return;
         };
         let (lines, tail) = rest.split_at(end);
-        if memmem::find(lines, KEY).is_some() {
+        if FINDER.find(lines).is_some() {
             for line in lines.split(|&byte| byte == b'\n') {
                 read_line(line, &mut found);
             }
@@ -63,7 +68,7 @@ impl SseScanner {
 
 fn read_line(line: &[u8], found: &mut impl FnMut(TokenUsage)) {
     let Some(data) = line.strip_prefix(b"data:") else { return };
-    if !memmem::find_iter(data, KEY).any(|at| is_object_next(&data[at + KEY.len()..])) {
+    if !FINDER.find_iter(data).any(|at| is_object_next(&data[at + KEY.len()..])) {
         return;
     }
     let Ok(event) = serde_json::from_slice::<Value>(data) else { return };

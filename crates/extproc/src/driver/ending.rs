@@ -15,6 +15,7 @@ use tonic::Status;
 
 use super::Driver;
 use crate::action::{Delivery, Ending, Outcome, Responder};
+use crate::convert;
 use crate::ended::EndCause;
 use crate::eviction_metrics::Evicted;
 use crate::message::InboundEnd;
@@ -64,7 +65,7 @@ impl Driver {
             let next = pin!(self.inbound.message()).poll(&mut context);
             let end = match next {
                 Poll::Ready(Ok(Some(request))) => {
-                    self.on_message(request);
+                    self.on_message(convert::inbound(request, &self.terms.vouched_namespace));
                     self.act();
                     continue;
                 }
