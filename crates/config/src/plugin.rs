@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,19 +180,20 @@ impl Roles {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{parameter}: {}", remark.message())]
 pub struct BuildError {
-    parameter: &'static str,
+    parameter: Cow<'static, str>,
     remark: Remark,
 }
 
 impl BuildError {
-    /// `message` says what is wrong with the parameter `parameter`. Where this is called is the [`Rule`](crate::Rule).
+    /// `message` says what is wrong with the parameter `parameter`, or with a part of it: `weights[2].tenant`. Where this is
+    /// called is the [`Rule`](crate::Rule).
     #[track_caller]
-    pub fn new(parameter: &'static str, message: impl Into<String>) -> Self {
-        Self { parameter, remark: Remark::new(message) }
+    pub fn new(parameter: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { parameter: parameter.into(), remark: Remark::new(message) }
     }
 }
 
-/// What a plugin may use while it is built.
+/// What a plugin may use while it is built. A parameter is named as [`BuildError::new`] has it.
 #[derive(Debug)]
 pub struct BuildContext<'a> {
     document: &'a Document,
@@ -224,6 +226,12 @@ impl BuildContext<'_> {
         self.diagnostics.error(place, Remark::new(message));
     }
 
+    /// As [`refuse`](Self::refuse), of a mistake that was found elsewhere.
+    pub fn report(&mut self, BuildError { parameter, remark }: BuildError) {
+        let place = self.place_of(&parameter);
+        self.diagnostics.error(place, remark);
+    }
+
     /// Tells the author of the configuration that the plugin as a whole does not do what they may think.
     #[track_caller]
     pub fn warn_of_plugin(&mut self, message: impl Into<String>) {
@@ -246,8 +254,10 @@ impl BuildContext<'_> {
     }
 
     fn place_of(&self, parameter: &str) -> Place {
-        match self.document.descend(self.owner, &[PARAMETERS, parameter]) {
-            Some(node) => self.document.place(node),
+        let parameters = self.document.child(self.owner, PARAMETERS);
+        let name = parameter.split(['.', '[']).next().unwrap_or_default();
+        match parameters.filter(|&parameters| self.document.child(parameters, name).is_some()) {
+            Some(parameters) => self.document.place_below(parameters, parameter),
             None => {
                 let mut place = self.document.place_of_missing(self.owner, PARAMETERS);
                 place.path = format!("{}.{parameter}", place.path);
@@ -327,9 +337,8 @@ fn build<P: Plugin>(
     match P::build(params, &mut cx) {
         Ok(_) if cx.diagnostics.errors() > errors_before => None,
         Ok(roles) => Some(Built { roles, parameters: cx.parameters, files: cx.files }),
-        Err(BuildError { parameter, remark }) => {
-            let place = cx.place_of(parameter);
-            diagnostics.error(place, remark);
+        Err(error) => {
+            cx.report(error);
             None
         }
     }

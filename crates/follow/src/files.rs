@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use prometheus::IntGauge;
 
-use crate::file::FollowedFile;
+use crate::file::{FileError, FollowedFile};
 use crate::settled::{Look, Settled};
 
 /// How often files that belong together are looked at. What is new in them is in use after two looks.
@@ -111,13 +111,13 @@ const MAX_BYTES: usize = 4 << 20;
 
 /// The content of a small regular file.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    // Its errors begin so.
-    let file = FollowedFile::new(path.to_owned(), "cannot read", MAX_BYTES);
-    let bytes = file.read().map_err(|error| error.to_string())?;
-    match bytes.len() <= MAX_BYTES {
-        true => Ok(bytes),
-        false => Err(format!("cannot read {}: larger than {MAX_BYTES} bytes", file.absolute_path())),
-    }
+    let reason = match FollowedFile::new(path.to_owned(), "file", MAX_BYTES).read() {
+        Ok(bytes) if bytes.len() <= MAX_BYTES => return Ok(bytes),
+        Ok(_) => format!("larger than {MAX_BYTES} bytes"),
+        Err(FileError::Read { source, .. }) => source.to_string(),
+        Err(FileError::NotRegular { .. }) => "not a regular file".to_owned(),
+    };
+    Err(format!("cannot read {}: {reason}", path.display()))
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ impl Plugin for AgentIdentity {
     const STABILITY: Stability = Stability::Alpha;
     type Params = AgentIdentityParams;
 
-    fn build(params: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let AgentIdentityParams { additional_session_headers } = params;
-        if let Some(position) = additional_session_headers.iter().position(|name| !is_header_name(name)) {
-            let name = &additional_session_headers[position];
-            return Err(BuildError::new("additionalSessionHeaders", format!("{name:?} is not the name of a header")));
+        for (index, name) in additional_session_headers.iter().enumerate().filter(|(_, name)| !is_header_name(name)) {
+            let parameter = format!("additionalSessionHeaders[{index}]");
+            cx.refuse(&parameter, format!("{name:?} is not the name of a header"));
         }
         let additional = additional_session_headers.into_iter().map(|name| name.to_ascii_lowercase());
         Ok(Roles::tenant_headers(additional.chain(HEADERS.map(str::to_owned)).collect()))

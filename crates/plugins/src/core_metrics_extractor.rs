@@ -40,11 +40,10 @@ impl Plugin for CoreMetricsExtractor {
                 Ok(Roles::metrics_extractor(engines))
             }
             Err(errors) => {
-                let parameter = errors.first().map_or("engineConfigs", |error| error.parameter());
-                let all = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                // The place says it already.
-                let message = all.strip_prefix(&format!("{parameter}: ")).unwrap_or(&all);
-                Err(BuildError::new(parameter, message))
+                for error in errors {
+                    cx.refuse(&error.parameter(), error.to_string());
+                }
+                Ok(Roles::default())
             }
         }
     }
@@ -53,10 +52,10 @@ impl Plugin for CoreMetricsExtractor {
 fn warn_of_engines_without_load(configs: &[EngineConfig], cx: &mut BuildContext<'_>) {
     for (index, config) in configs.iter().enumerate().filter(|(_, config)| !config.tells_load()) {
         let message = format!(
-            "engineConfigs[{index}]: {:?} has neither queuedRequestsSpec nor kvUsageSpec: a utilization-detector takes its \
+            "{:?} has neither queuedRequestsSpec nor kvUsageSpec: a utilization-detector takes its \
              endpoints for full at all times",
             config.name
         );
-        cx.warn("engineConfigs", message);
+        cx.warn(&format!("engineConfigs[{index}]"), message);
     }
 }

@@ -65,6 +65,14 @@ enum Step {
     Index(usize),
 }
 
+impl Step {
+    /// As it stands in a path behind a dot or an opening bracket.
+    fn written(text: &str) -> Self {
+        let index = text.strip_suffix(']').and_then(|digits| digits.parse().ok());
+        index.map_or_else(|| Self::Key(text.into()), Self::Index)
+    }
+}
+
 impl Document {
     pub(crate) const ROOT: NodeId = NodeId(0);
 
@@ -151,6 +159,29 @@ impl Document {
             }
         }
         self.place(node)
+    }
+
+    /// The place of what a path such as `weights[2].tenant` leads to from `id`. If that is not there, the place of the last
+    /// on the way that is, with the whole path. The keys are names of settings.
+    pub(crate) fn place_below(&self, id: NodeId, path: &str) -> Place {
+        let mut reached = Some(id);
+        let mut place = self.place(id);
+        for step in path.split(['.', '[']).map(Step::written) {
+            reached = reached.and_then(|node| self.part(node, &step));
+            match reached {
+                Some(part) => place = self.place(part),
+                None => place.path = join(place.path, &step),
+            }
+        }
+        place
+    }
+
+    fn part(&self, id: NodeId, step: &Step) -> Option<NodeId> {
+        match (step, &self.node(id).value) {
+            (Step::Key(key), _) => self.child(id, key),
+            (Step::Index(index), Value::List(items)) => items.get(*index).copied(),
+            (Step::Index(_), _) => None,
+        }
     }
 
     fn path(&self, id: NodeId) -> String {

@@ -2,15 +2,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
+use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::{Document, Node, NodeId, Step, Value, path};
+use super::{Document, Node, NodeId, Step, Value, join, path};
 use crate::diagnostics::{Diagnostics, Place, Position, Remark};
 use crate::source::Source;
 
 /// A longer text is refused unread.
 const MAX_BYTES: usize = Source::MAX_BYTES;
+/// What stands under it, a mapping or several in a list, gives what the mapping around it does not have itself.
+const MERGE_KEY: &str = "<<";
 const START: Position = Position { line: 1, column: 1 };
 
 impl Document {
@@ -36,6 +38,8 @@ impl Document {
         };
         let options = serde_saphyr::options! {
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
+            // They are followed here, where one that stands twice is seen.
+            merge_keys: MergeKeyPolicy::AsOrdinary,
             non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
             // As the YAML library of Kubernetes does.
             legacy_octal_numbers: true,
@@ -105,6 +109,9 @@ fn position(location: &Location) -> Position {
     Position { line: at_least_one(location.line()), column: at_least_one(location.column()) }
 }
 
+/// Of a mapping.
+type Entry = (Spanned<Parsed>, Spanned<Parsed>);
+
 /// Numbers the nodes and notes what is wrong with the keys.
 struct Builder<'a> {
     text: &'a str,
@@ -143,12 +150,9 @@ impl Builder<'_> {
         id
     }
 
-    fn add_entries(
-        &mut self,
-        mapping: NodeId,
-        entries: Vec<(Spanned<Parsed>, Spanned<Parsed>)>,
-    ) -> Vec<(Box<str>, NodeId)> {
+    fn add_entries(&mut self, mapping: NodeId, entries: Vec<Entry>) -> Vec<(Box<str>, NodeId)> {
         let mut added = Vec::with_capacity(entries.len());
+        let mut merged = Vec::new();
         let mut first: BTreeMap<Box<str>, Position> = BTreeMap::new();
         for (key, value) in entries {
             let position = position(&key.defined);
@@ -157,17 +161,47 @@ impl Builder<'_> {
                 self.diagnostics.error(Place { position, path }, Remark::new("a key must be plain text"));
                 continue;
             };
-            let id = self.add(value, Some((mapping, Step::Key(name.clone()))), Some(position));
+            let step = Step::Key(name.clone());
             if let Some(earlier) = first.get(&name) {
                 let message = format!("duplicate key {name:?}, first seen on line {}", earlier.line);
-                let path = path(&self.nodes, id);
+                let path = join(path(&self.nodes, mapping), &step);
                 self.diagnostics.error(Place { position, path }, Remark::new(message));
                 continue;
             }
             first.insert(name.clone(), position);
+            if &*name == MERGE_KEY {
+                self.collect(value, &mut merged);
+            } else {
+                added.push((name, self.add(value, Some((mapping, step)), Some(position))));
+            }
+        }
+        for (key, value) in merged {
+            // What is wrong with it is told where it is written.
+            let Some(name) = self.key_text(&key).filter(|name| !first.contains_key(name)) else { continue };
+            let position = position(&key.defined);
+            first.insert(name.clone(), position);
+            let id = self.add(value, Some((mapping, Step::Key(name.clone()))), Some(position));
             added.push((name, id));
         }
         added
+    }
+
+    /// The entries of what stands under a merge key, of which the first of a name counts.
+    fn collect(&mut self, merged: Spanned<Parsed>, entries: &mut Vec<Entry>) {
+        match merged.value {
+            Parsed::Mapping(own) => {
+                let (further, own): (Vec<_>, Vec<_>) =
+                    own.into_iter().partition(|(key, _)| self.key_text(key).is_some_and(|name| &*name == MERGE_KEY));
+                entries.extend(own);
+                further.into_iter().for_each(|(_, value)| self.collect(value, entries));
+            }
+            Parsed::List(items) => items.into_iter().for_each(|item| self.collect(item, entries)),
+            Parsed::Null => {}
+            Parsed::Bool(_) | Parsed::Integer(_) | Parsed::Unsigned(_) | Parsed::Float(_) | Parsed::Text(_) => {
+                let place = whole_text(position(&merged.defined));
+                self.diagnostics.error(place, Remark::new("a merge key takes a mapping, or a list of mappings"));
+            }
+        }
     }
 
     /// The key as it is written: `on` and `1` are text in this place.
@@ -200,7 +234,7 @@ enum Parsed {
     Float(f64),
     Text(String),
     List(Vec<Spanned<Self>>),
-    Mapping(Vec<(Spanned<Self>, Spanned<Self>)>),
+    Mapping(Vec<Entry>),
 }
 
 impl<'de> Deserialize<'de> for Parsed {

@@ -34,13 +34,16 @@ pub(super) struct Gates {
 pub(super) fn read(items: &[Located<String>], document: &Document, diagnostics: &mut Diagnostics) -> Gates {
     let (mut flow_control, mut populate_standbys) = (false, true);
     for item in items {
-        let mut parts = item.value.split('=');
+        let mut parts = item.value.splitn(3, '=');
         let name = parts.next().unwrap_or_default();
         let enabled = match parts.next() {
             None => Some(true),
             Some(value) => go_bool(value.trim()),
         };
         let place = document.place(item.node);
+        if let Some(rest) = parts.next() {
+            diagnostics.warn(place.clone(), Remark::new(format!("{rest:?}, behind the second =, has no effect")));
+        }
         let Some(&(_, gate)) = GATES.iter().find(|(known, _)| *known == name) else {
             let current = GATES.iter().filter(|(_, gate)| *gate != Gate::Retired).map(|(known, _)| *known);
             let remark = Remark::new(format!("unknown feature gate {name:?}"));

@@ -25,7 +25,10 @@ featureGates:
   - flowControl=0=1
   - haPopulateNonLeaderDatastore
   - haPopulateNonLeaderDatastore=T
-"), @"ok");
+"), @r#"
+    c.yaml:5:5: warning: featureGates[2]: "1", behind the second =, has no effect
+    ok
+    "#);
     assert_snapshot!(diagnose("
 featureGates:
   - flowControls

@@ -13,34 +13,31 @@ pub struct EngineMappings {
 /// What is wrong with the engines of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineConfigError {
-    #[error("engineConfigs[{index}].name: the name of an engine is empty")]
+    #[error("the name of an engine is empty")]
     NoName { index: usize },
-    #[error(
-        "engineConfigs[{index}].name: \"default\" is not a name for an engine; say which one is it with defaultEngine"
-    )]
+    #[error("\"default\" is not a name for an engine; say which one is it with defaultEngine")]
     ReservedName { index: usize },
-    #[error("engineConfigs[{index}].name: another engine is called {name:?}")]
+    #[error("another engine is called {name:?}")]
     NameTwice { index: usize, name: String },
-    #[error("engineConfigs[{engine}].customMetrics[{index}].attributeKey: the key is empty")]
+    #[error("the key is empty")]
     NoKey { engine: usize, index: usize },
-    #[error(
-        "engineConfigs[{engine}].customMetrics[{index}].attributeKey: another metric of the engine has the key {key:?}"
-    )]
+    #[error("another metric of the engine has the key {key:?}")]
     KeyTwice { engine: usize, index: usize, key: String },
-    #[error("defaultEngine: there is no engine {name:?}; the engines are {known}")]
+    #[error("there is no engine {name:?}; the engines are {known}")]
     UnknownDefault { name: String, known: String },
 }
 
 impl EngineConfigError {
-    /// The parameter of the plugin that is wrong.
-    pub const fn parameter(&self) -> &'static str {
+    /// The parameter of the plugin that is wrong, such as `engineConfigs[1].name`.
+    pub fn parameter(&self) -> String {
         match self {
-            Self::UnknownDefault { .. } => "defaultEngine",
-            Self::NoName { .. }
-            | Self::ReservedName { .. }
-            | Self::NameTwice { .. }
-            | Self::NoKey { .. }
-            | Self::KeyTwice { .. } => "engineConfigs",
+            Self::UnknownDefault { .. } => "defaultEngine".to_owned(),
+            Self::NoName { index } | Self::ReservedName { index } | Self::NameTwice { index, .. } => {
+                format!("engineConfigs[{index}].name")
+            }
+            Self::NoKey { engine, index } | Self::KeyTwice { engine, index, .. } => {
+                format!("engineConfigs[{engine}].customMetrics[{index}].attributeKey")
+            }
         }
     }
 }

@@ -373,16 +373,16 @@ fn all_mistakes_in_the_engines_are_told() {
         EngineConfig::named("own"),
     ];
     let errors = EngineMappings::new("other", "engine", &configs).unwrap_err();
-    let errors: Vec<_> = errors.iter().map(|error| format!("{} {error}", error.parameter())).collect();
+    let errors: Vec<_> = errors.iter().map(|error| format!("{}: {error}", error.parameter())).collect();
     assert_eq!(
         errors,
         [
-            "engineConfigs engineConfigs[0].name: the name of an engine is empty",
-            "engineConfigs engineConfigs[1].name: \"default\" is not a name for an engine; say which one is it with defaultEngine",
-            "engineConfigs engineConfigs[2].customMetrics[1].attributeKey: the key is empty",
-            "engineConfigs engineConfigs[2].customMetrics[2].attributeKey: another metric of the engine has the key \"a\"",
-            "engineConfigs engineConfigs[3].name: another engine is called \"own\"",
-            "defaultEngine defaultEngine: there is no engine \"other\"; the engines are own, sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm",
+            "engineConfigs[0].name: the name of an engine is empty",
+            "engineConfigs[1].name: \"default\" is not a name for an engine; say which one is it with defaultEngine",
+            "engineConfigs[2].customMetrics[1].attributeKey: the key is empty",
+            "engineConfigs[2].customMetrics[2].attributeKey: another metric of the engine has the key \"a\"",
+            "engineConfigs[3].name: another engine is called \"own\"",
+            "defaultEngine: there is no engine \"other\"; the engines are own, sglang, triton, triton-tensorrt-llm, trtllm-serve, vllm",
         ]
     );
 }

@@ -71,6 +71,10 @@ impl MetricsPath {
         if !path.starts_with('/') {
             return Err(format!("{path:?} does not start with a slash"));
         }
+        // Without this the rest would be left out in silence.
+        if path.contains('#') {
+            return Err(format!("{path:?} has a fragment, which is never sent: leave it out"));
+        }
         path.parse().map(Self).map_err(|error| format!("{path:?} is not the path of a URL: {error}"))
     }
 }
@@ -113,7 +117,7 @@ mod tests {
         for good in ["/", "/metrics", "/metrics?name=vllm"] {
             assert_eq!(MetricsPath::parse(good).unwrap().0.as_str(), good);
         }
-        for bad in ["", "metrics", "/a b", "/\u{7f}", "http://a/metrics"] {
+        for bad in ["", "metrics", "/a b", "/\u{7f}", "/a#", "/metrics#frag", "http://a/metrics"] {
             assert!(MetricsPath::parse(bad).unwrap_err().contains(&format!("{bad:?}")), "{bad:?}");
         }
     }

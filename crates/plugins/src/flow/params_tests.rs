@@ -71,18 +71,18 @@ fn a_holdback_that_makes_no_sense_is_refused() {
     assert_snapshot!(build("{minCeiling: 0.5, shape: round}"), @r#"c.yaml:1:81: plugins[0].parameters.shape: unknown value "round"; the values are linear"#);
     assert_snapshot!(build("{minCeiling: 0.5, ceilings: []}"), @"c.yaml:1:69: plugins[0].parameters.minCeiling: ceilings are either listed or on a line, not both");
     assert_snapshot!(build("{domain: rank, ceilings: []}"), @"c.yaml:1:65: plugins[0].parameters.domain: says nothing about ceilings that are listed");
-    assert_snapshot!(build("{ceilings: [{priority: 0, ceiling: 0.8}, {priority: -1, ceiling: 0.9}]}"), @"c.yaml:1:67: plugins[0].parameters.ceilings: the ceiling of -1 is above that of a higher priority: it would starve it");
-    assert_snapshot!(build("{ceilings: [{priority: 0, ceiling: 0.8}, {priority: 0, ceiling: 0.7}]}"), @"c.yaml:1:67: plugins[0].parameters.ceilings: priority 0 is listed twice");
-    assert_snapshot!(build("{ceilings: [{priority: 0, ceiling: 80}]}"), @"c.yaml:1:67: plugins[0].parameters.ceilings: the ceiling of 0 is not from 0 to 1");
+    assert_snapshot!(build("{ceilings: [{priority: 0, ceiling: 0.8}, {priority: -1, ceiling: 0.9}]}"), @"c.yaml:1:121: plugins[0].parameters.ceilings[1].ceiling: is above that of a higher priority: it would starve it");
+    assert_snapshot!(build("{ceilings: [{priority: 0, ceiling: 0.8}, {priority: 0, ceiling: 0.7}]}"), @"c.yaml:1:108: plugins[0].parameters.ceilings[1].priority: is listed twice");
+    assert_snapshot!(build("{ceilings: [{priority: 0, ceiling: 80}]}"), @"c.yaml:1:91: plugins[0].parameters.ceilings[0].ceiling: is not from 0 to 1");
 }
 
 #[test]
 fn weights_that_make_no_sense_are_refused() {
     let build = |parameters| build("weighted-fairness-policy", parameters);
-    assert_snapshot!(build("{defaultWeight: 0}"), @"c.yaml:1:72: plugins[0].parameters.defaultWeight: a weight is from 0.001 to 1000000");
-    assert_snapshot!(build("{weights: [{tenant: a, weight: -1}]}"), @r#"c.yaml:1:66: plugins[0].parameters.weights: a weight is from 0.001 to 1000000, that of "a" is not"#);
-    assert_snapshot!(build("{weights: [{weight: 1}]}"), @"c.yaml:1:66: plugins[0].parameters.weights: an entry has either a tenant or a prefix");
-    assert_snapshot!(build("{weights: [{prefix: a, weight: 1}, {prefix: a, weight: 2}]}"), @r#"c.yaml:1:66: plugins[0].parameters.weights: "a" is listed twice"#);
+    assert_snapshot!(build("{defaultWeight: 0}"), @"c.yaml:1:72: plugins[0].parameters.defaultWeight: a weight is from 0.001 to 1000000, 0 is not");
+    assert_snapshot!(build("{weights: [{tenant: a, weight: -1}]}"), @"c.yaml:1:87: plugins[0].parameters.weights[0].weight: a weight is from 0.001 to 1000000, -1 is not");
+    assert_snapshot!(build("{weights: [{weight: 1}]}"), @"c.yaml:1:67: plugins[0].parameters.weights[0]: an entry has either a tenant or a prefix");
+    assert_snapshot!(build("{weights: [{prefix: a, weight: 1}, {prefix: a, weight: 2}]}"), @r#"c.yaml:1:100: plugins[0].parameters.weights[1].prefix: "a" is listed twice"#);
     assert_snapshot!(build("{maxInFlightPerFlow: 0}"), @"c.yaml:1:77: plugins[0].parameters.maxInFlightPerFlow: 0 would let nobody in; leave it out for no limit");
 }
 

@@ -1,5 +1,7 @@
 //! Keeps part of the pool back from lower priorities.
 
+use std::cmp::Reverse;
+
 use serde::{Deserialize, Serialize};
 use sluice_config::{BuildContext, BuildError, Plugin, Roles, Stability};
 use sluice_core::{Priority, Time};
@@ -35,52 +37,63 @@ pub enum Domain {
 
 impl PriorityHoldback {
     /// `max_ceiling` is the ceiling of the highest band, or of those above every listed one. Ceilings have to
-    /// lie in `0.0..=1.0` and must not rise toward lower priority.
-    pub fn new(max_ceiling: f64, mut curve: Curve) -> Result<Self, HoldbackError> {
-        if !(max_ceiling > 0.0 && max_ceiling <= 1.0) {
-            return Err(HoldbackError::MaxCeiling);
+    /// lie in `0.0..=1.0` and must not rise toward lower priority. Fails with all that is wrong.
+    pub fn new(max_ceiling: f64, mut curve: Curve) -> Result<Self, Vec<HoldbackError>> {
+        let is_in_range = max_ceiling > 0.0 && max_ceiling <= 1.0;
+        let mut errors = Vec::new();
+        if !is_in_range {
+            errors.push(HoldbackError::MaxCeiling);
         }
+        let highest = if is_in_range { max_ceiling } else { 1.0 };
         match &mut curve {
             Curve::Linear { min_ceiling, .. } => {
-                if !(0.0..1.0).contains(min_ceiling) || *min_ceiling >= max_ceiling {
-                    return Err(HoldbackError::MinCeiling);
+                if !(0.0..1.0).contains(min_ceiling) || *min_ceiling >= highest {
+                    errors.push(HoldbackError::MinCeiling);
                 }
             }
             Curve::Explicit(list) => {
-                list.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
-                let mut highest = max_ceiling;
-                let mut last = None;
-                for &(priority, ceiling) in &*list {
-                    if !(0.0..=1.0).contains(&ceiling) {
-                        return Err(HoldbackError::OutOfRange(priority));
-                    }
-                    if last == Some(priority) {
-                        return Err(HoldbackError::Twice(priority));
-                    }
-                    if ceiling > highest {
-                        return Err(HoldbackError::Rises(priority));
-                    }
-                    (highest, last) = (ceiling, Some(priority));
-                }
+                errors.extend(errors_in(list, highest));
+                list.sort_by_key(|(priority, _)| Reverse(*priority));
             }
         }
-        Ok(Self { curve, max_ceiling })
+        if errors.is_empty() { Ok(Self { curve, max_ceiling }) } else { Err(errors) }
     }
 }
 
-/// Why a holdback cannot be made.
+/// From the highest priority down.
+fn errors_in(list: &[(Priority, f64)], highest: f64) -> Vec<HoldbackError> {
+    let mut falling: Vec<_> = list.iter().copied().enumerate().collect();
+    falling.sort_by_key(|(_, (priority, _))| Reverse(*priority));
+    let mut errors = Vec::new();
+    let (mut lowest, mut last) = (highest, None);
+    for (index, (priority, ceiling)) in falling {
+        if !(0.0..=1.0).contains(&ceiling) {
+            errors.push(HoldbackError::OutOfRange { index });
+        } else if last == Some(priority) {
+            errors.push(HoldbackError::Twice { index });
+        } else if ceiling > lowest {
+            errors.push(HoldbackError::Rises { index });
+        } else {
+            lowest = ceiling;
+        }
+        last = Some(priority);
+    }
+    errors
+}
+
+/// Why a holdback cannot be made. An index is that of a listed ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldbackError {
     /// The highest ceiling is not in `(0.0, 1.0]`.
     MaxCeiling,
     /// The lowest ceiling is not in `[0.0, 1.0)`, or not below the highest.
     MinCeiling,
-    /// The ceiling listed for this priority is not in `[0.0, 1.0]`.
-    OutOfRange(Priority),
-    /// This priority is listed twice.
-    Twice(Priority),
-    /// The ceiling listed for this priority is above that of a higher one.
-    Rises(Priority),
+    /// The ceiling is not in `[0.0, 1.0]`.
+    OutOfRange { index: usize },
+    /// Its priority has a ceiling already.
+    Twice { index: usize },
+    /// The ceiling is above that of a higher priority.
+    Rises { index: usize },
 }
 
 /// Either a straight line from `maxCeiling` down to `minCeiling`, or `ceilings` as listed.
@@ -139,7 +152,13 @@ impl Plugin for PriorityHoldback {
         };
         let max_ceiling = max_ceiling.unwrap_or(1.0);
         cx.fill_in("maxCeiling", max_ceiling);
-        Ok(Roles::usage_limit(Self::new(max_ceiling, curve).map_err(HoldbackError::told)?))
+        match Self::new(max_ceiling, curve) {
+            Ok(holdback) => Ok(Roles::usage_limit(holdback)),
+            Err(errors) => {
+                errors.into_iter().for_each(|error| cx.report(error.told()));
+                Ok(Roles::default())
+            }
+        }
     }
 }
 
@@ -148,14 +167,11 @@ impl HoldbackError {
         match self {
             Self::MaxCeiling => BuildError::new("maxCeiling", "is not above 0 and up to 1"),
             Self::MinCeiling => BuildError::new("minCeiling", "is not from 0 to below maxCeiling"),
-            Self::OutOfRange(priority) => {
-                BuildError::new("ceilings", format!("the ceiling of {priority} is not from 0 to 1"))
-            }
-            Self::Twice(priority) => BuildError::new("ceilings", format!("priority {priority} is listed twice")),
-            Self::Rises(priority) => {
-                let message =
-                    format!("the ceiling of {priority} is above that of a higher priority: it would starve it");
-                BuildError::new("ceilings", message)
+            Self::OutOfRange { index } => BuildError::new(format!("ceilings[{index}].ceiling"), "is not from 0 to 1"),
+            Self::Twice { index } => BuildError::new(format!("ceilings[{index}].priority"), "is listed twice"),
+            Self::Rises { index } => {
+                let message = "is above that of a higher priority: it would starve it";
+                BuildError::new(format!("ceilings[{index}].ceiling"), message)
             }
         }
     }
@@ -238,7 +254,7 @@ mod tests {
         PriorityHoldback::new(max, Curve::Linear { domain, min_ceiling }).unwrap()
     }
 
-    fn listed(list: &[(i32, f64)]) -> Result<PriorityHoldback, HoldbackError> {
+    fn listed(list: &[(i32, f64)]) -> Result<PriorityHoldback, Vec<HoldbackError>> {
         PriorityHoldback::new(1.0, Curve::Explicit(list.iter().map(|&(p, c)| (Priority(p), c)).collect()))
     }
 
@@ -271,14 +287,21 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        assert_eq!(listed(&[(0, 0.8), (10, 0.7)]).unwrap_err(), HoldbackError::Rises(Priority(0)));
-        assert_eq!(listed(&[(0, 0.8), (0, 0.7)]).unwrap_err(), HoldbackError::Twice(Priority(0)));
-        assert_eq!(listed(&[(0, 1.2)]).unwrap_err(), HoldbackError::OutOfRange(Priority(0)));
+        assert_eq!(listed(&[(0, 0.8), (10, 0.7)]).unwrap_err(), [HoldbackError::Rises { index: 0 }]);
+        assert_eq!(listed(&[(0, 0.8), (0, 0.7)]).unwrap_err(), [HoldbackError::Twice { index: 1 }]);
+        assert_eq!(listed(&[(0, 1.2)]).unwrap_err(), [HoldbackError::OutOfRange { index: 0 }]);
+        let all = listed(&[(0, 0.8), (10, 0.7), (5, -0.1), (10, 0.6), (-1, 0.7)]).unwrap_err();
+        let expected = [
+            HoldbackError::Twice { index: 3 },
+            HoldbackError::OutOfRange { index: 2 },
+            HoldbackError::Rises { index: 0 },
+        ];
+        assert_eq!(all, expected);
         let linear = |max, min| PriorityHoldback::new(max, Curve::Linear { domain: Domain::Rank, min_ceiling: min });
-        assert_eq!(linear(0.0, 0.0).unwrap_err(), HoldbackError::MaxCeiling);
-        assert_eq!(linear(1.1, 0.5).unwrap_err(), HoldbackError::MaxCeiling);
-        assert_eq!(linear(0.9, 0.9).unwrap_err(), HoldbackError::MinCeiling);
-        assert_eq!(linear(0.9, -0.1).unwrap_err(), HoldbackError::MinCeiling);
-        assert_eq!(linear(0.9, f64::NAN).unwrap_err(), HoldbackError::MinCeiling);
+        assert_eq!(linear(0.0, 0.0).unwrap_err(), [HoldbackError::MaxCeiling]);
+        assert_eq!(linear(1.1, 0.5).unwrap_err(), [HoldbackError::MaxCeiling]);
+        assert_eq!(linear(0.9, 0.9).unwrap_err(), [HoldbackError::MinCeiling]);
+        assert_eq!(linear(0.9, -0.1).unwrap_err(), [HoldbackError::MinCeiling]);
+        assert_eq!(linear(0.9, f64::NAN).unwrap_err(), [HoldbackError::MinCeiling]);
     }
 }

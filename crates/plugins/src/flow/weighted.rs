@@ -62,29 +62,37 @@ impl Plugin for Weighted {
     const STABILITY: Stability = Stability::Beta;
     type Params = WeightedParams;
 
-    fn build(params: Self::Params, _: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
+    fn build(params: Self::Params, cx: &mut BuildContext<'_>) -> Result<Roles, BuildError> {
         let WeightedParams { default_weight, weights, max_in_flight_per_flow } = params;
+        let mut checked = |parameter: &str, weight| {
+            Weight::new(weight).unwrap_or_else(|| {
+                cx.refuse(parameter, format!("a weight is from 0.001 to 1000000, {weight} is not"));
+                Weight::default()
+            })
+        };
+        let default = checked("defaultWeight", default_weight);
+        let listed = weights.iter().enumerate();
+        let listed: Vec<_> =
+            listed.map(|(index, listed)| checked(&format!("weights[{index}].weight"), listed.weight)).collect();
         let (mut exact, mut prefixes) = (BTreeMap::new(), BTreeMap::new());
-        for ListedWeight { tenant, prefix, weight } in weights {
-            let (names, name) = match (tenant, prefix) {
-                (Some(tenant), None) => (&mut exact, tenant),
-                (None, Some(prefix)) => (&mut prefixes, prefix),
-                _ => return Err(BuildError::new("weights", "an entry has either a tenant or a prefix")),
+        for (index, (ListedWeight { tenant, prefix, .. }, weight)) in weights.into_iter().zip(listed).enumerate() {
+            let (names, key, name) = match (tenant, prefix) {
+                (Some(tenant), None) => (&mut exact, "tenant", tenant),
+                (None, Some(prefix)) => (&mut prefixes, "prefix", prefix),
+                _ => {
+                    cx.refuse(&format!("weights[{index}]"), "an entry has either a tenant or a prefix");
+                    continue;
+                }
             };
-            if names.insert(name.clone(), weight).is_some() {
-                return Err(BuildError::new("weights", format!("{name:?} is listed twice")));
+            if names.contains_key(&name) {
+                cx.refuse(&format!("weights[{index}].{key}"), format!("{name:?} is listed twice"));
             }
+            names.insert(name, weight);
         }
         if max_in_flight_per_flow == Some(0) {
-            return Err(BuildError::new("maxInFlightPerFlow", "0 would let nobody in; leave it out for no limit"));
+            cx.refuse("maxInFlightPerFlow", "0 would let nobody in; leave it out for no limit");
         }
-        let weights = Weights::new(default_weight, exact, prefixes).map_err(|name| {
-            if name.is_empty() {
-                BuildError::new("defaultWeight", "a weight is from 0.001 to 1000000")
-            } else {
-                BuildError::new("weights", format!("a weight is from 0.001 to 1000000, that of {name:?} is not"))
-            }
-        })?;
+        let weights = Weights { default, exact, prefixes };
         Ok(Roles::fairness(Self::new(weights, max_in_flight_per_flow)))
     }
 }
@@ -140,13 +148,19 @@ impl Weights {
 impl Default for Weights {
     /// The same for everybody.
     fn default() -> Self {
-        Self { default: Weight(Weight::ONE), exact: BTreeMap::new(), prefixes: BTreeMap::new() }
+        Self { default: Weight::default(), exact: BTreeMap::new(), prefixes: BTreeMap::new() }
     }
 }
 
 /// In thousandths.
 #[derive(Clone, Copy, Debug)]
 struct Weight(u32);
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self(Self::ONE)
+    }
+}
 
 impl Weight {
     const ONE: u32 = 1000;

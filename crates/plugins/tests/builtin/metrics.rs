@@ -114,7 +114,7 @@ fn an_engine_that_does_not_tell_how_full_it_is_is_a_warning() {
         [("runningRequestsSpec: a", true), ("queuedRequestsSpec: a", false), ("kvUsageSpec: a", false)]
     {
         let said = said("{}", &format!("{{engineConfigs: [{{name: acme, {specs}}}]}}"));
-        let warning = "warning: plugins[2].parameters.engineConfigs: engineConfigs[0]: \"acme\" has neither";
+        let warning = "warning: plugins[2].parameters.engineConfigs[0]: \"acme\" has neither";
         assert_eq!(said.contains(warning), is_warned_of, "{said}");
     }
 }
