@@ -155,7 +155,8 @@ impl Scraper {
 
 impl ScrapeNow {
     /// Asks for a scrape of the endpoint with this serial that begins after now. It comes soon: after the one that runs,
-    /// and 5 ms after the beginning of the last one. One that cannot be read is not asked more often for it.
+    /// and 5 ms after the beginning of the last one. One that is slow rests no less for it, and one that cannot be read is
+    /// not asked more often.
     pub fn request(&self, serial: u64) {
         if self.is_scraping() {
             self.0.order(|orders| orders.wanted.insert(serial));

@@ -4,7 +4,7 @@
 //!            take_due                    finished, answered: an interval after it began
 //!  due ─────────────────> running ─┬──────────────────────────────────────────────────────> due
 //!   ^ request: sooner        ^     └ failed: twice the pause of the last failure, up to MAX_PAUSE
-//!   └ add: at once           └ request: again right after this one
+//!   └ add: at once           └ request: again as soon as it has rested
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,8 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// * Endpoints keep out of step: the first interval of each is cut at random, and every one is up to a tenth longer or
 ///   shorter than told. Those whose turns are next to each other have them together, at a [`TICK`].
-/// * One that takes longer than an interval is left alone for as long as it took: to answer, or to be read.
+/// * One that takes longer than an interval is left alone for as long as it took, to answer or to be read, whoever asks
+///   for it meanwhile.
 /// * One that fails is asked again after an interval, then after two, four and so on. The first answer ends that.
 #[derive(Debug)]
 pub(super) struct Schedule {
@@ -39,8 +40,8 @@ pub(super) struct Schedule {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     state: State,
-    /// When the last scrape began.
-    began: Option<Time>,
+    /// No scrape begins before, whoever asks.
+    rests_until: Time,
     answered: bool,
     /// In a row, up to now.
     failures: u32,
@@ -49,7 +50,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Due(Time),
-    Running { again: bool },
+    Running { began: Time, again: bool },
 }
 
 impl Schedule {
@@ -60,7 +61,7 @@ impl Schedule {
 
     /// An endpoint that is not there yet: it is due at once.
     pub(super) fn add(&mut self, now: Time, serial: u64) {
-        let entry = Entry { state: State::Due(now), began: None, answered: false, failures: 0 };
+        let entry = Entry { state: State::Due(now), rests_until: now, answered: false, failures: 0 };
         debug_assert!(!self.endpoints.contains_key(&serial), "added twice");
         self.endpoints.insert(serial, entry);
         self.due.insert((now, serial));
@@ -74,13 +75,13 @@ impl Schedule {
     }
 
     /// Asks for a scrape that begins after now, as soon as may be. An endpoint that does not answer is not asked more
-    /// often for it.
+    /// often for it, nor does one that is slow rest for less.
     pub(super) fn request(&mut self, now: Time, serial: u64) {
         let Some(entry) = self.endpoints.get_mut(&serial).filter(|entry| entry.failures == 0) else { return };
         match &mut entry.state {
-            State::Running { again } => *again = true,
+            State::Running { again, .. } => *again = true,
             State::Due(at) => {
-                let sooner = entry.began.map_or(now, |began| now.max(began.saturating_add(MIN_GAP)));
+                let sooner = now.max(entry.rests_until);
                 if sooner < *at {
                     self.due.remove(&(*at, serial));
                     *at = sooner;
@@ -100,8 +101,7 @@ impl Schedule {
         let &(at, serial) = self.due.first().filter(|(at, _)| *at <= now)?;
         self.due.remove(&(at, serial));
         let entry = self.endpoints.get_mut(&serial)?;
-        entry.state = State::Running { again: false };
-        entry.began = Some(now);
+        entry.state = State::Running { began: now, again: false };
         Some(serial)
     }
 
@@ -115,26 +115,27 @@ impl Schedule {
         rng: &mut impl Rng,
     ) -> Option<u32> {
         let entry = self.endpoints.get_mut(&serial)?;
-        let (State::Running { again }, Some(began)) = (entry.state, entry.began) else { return None };
+        let State::Running { began, again } = entry.state else { return None };
         let failures_before = entry.failures;
         let answered = effort.is_some();
         let first_answer = answered && !entry.answered;
         entry.answered |= answered;
         entry.failures = if answered { 0 } else { failures_before.saturating_add(1) };
 
+        let rest = effort.filter(|effort| *effort > self.interval).unwrap_or_default();
+        entry.rests_until = began.saturating_add(MIN_GAP).max(now.saturating_add(rest));
+
         let at = if !answered {
             nearest_tick(now.saturating_add(jittered(pause(self.interval, failures_before), rng)))
         } else if again {
-            now.max(began.saturating_add(MIN_GAP))
+            entry.rests_until
         } else {
             let interval = if first_answer {
                 self.interval.mul_f64(rng.random_range(0.0..=1.0))
             } else {
                 jittered(self.interval, rng)
             };
-            let rest = effort.filter(|effort| *effort > self.interval).unwrap_or_default();
-            let due = nearest_tick(began.saturating_add(interval));
-            due.max(began.saturating_add(MIN_GAP)).max(now.saturating_add(rest))
+            nearest_tick(began.saturating_add(interval)).max(entry.rests_until)
         };
         entry.state = State::Due(at);
         self.due.insert((at, serial));

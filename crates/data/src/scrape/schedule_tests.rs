@@ -163,6 +163,27 @@ fn a_request_while_one_runs_is_served_right_after_it() {
 }
 
 #[test]
+fn requests_do_not_shorten_the_rest_of_one_that_is_slow() {
+    let slow = Duration::from_millis(300);
+    let rested = at(310).saturating_add(slow);
+    for asked_at in [[20, 320], [20, 20], [320, 500]] {
+        let mut schedule = answered_at(at(0));
+        schedule.request(at(10), 1);
+        assert_eq!(schedule.take_due(at(10)), Some(1));
+        let (during, after): (Vec<_>, Vec<_>) = asked_at.into_iter().partition(|millis| *millis < 310);
+        during.into_iter().for_each(|millis| schedule.request(at(millis), 1));
+        schedule.finished(at(310), 1, Some(slow), &mut rng());
+        after.into_iter().for_each(|millis| schedule.request(at(millis), 1));
+        assert_eq!(schedule.next_due(), Some(rested), "asked for at {asked_at:?}");
+        // Once it is quick again it is asked at once again.
+        schedule.take_due(rested);
+        schedule.finished(rested, 1, Some(Duration::ZERO), &mut rng());
+        schedule.request(rested, 1);
+        assert_eq!(schedule.next_due(), Some(rested.saturating_add(MIN_GAP)));
+    }
+}
+
+#[test]
 fn requests_do_not_shorten_the_pause_of_one_that_fails() {
     let mut schedule = answered_at(at(0));
     schedule.request(at(10), 1);
@@ -197,8 +218,8 @@ enum Step {
     Request(u64),
     /// Milliseconds pass, and whatever is due begins when it is.
     Pass(u64),
-    /// A running scrape ends.
-    End(u64, bool),
+    /// A running scrape ends, with a page that took so many milliseconds of effort if with any.
+    End(u64, Option<u64>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -208,16 +229,18 @@ fn step() -> impl Strategy<Value = Step> {
         1 => serial.clone().prop_map(Step::Leave),
         3 => serial.clone().prop_map(Step::Request),
         6 => (0..120_u64).prop_map(Step::Pass),
-        6 => (serial, prop::bool::weighted(0.8)).prop_map(|(serial, answered)| Step::End(serial, answered)),
+        6 => (serial, prop::option::weighted(0.8, prop_oneof![4 => Just(0), 1 => 0..200_u64]))
+            .prop_map(|(serial, effort)| Step::End(serial, effort)),
     ]
 }
 
 /// What the test itself knows of an endpoint.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     running: bool,
     began: Option<Time>,
     failing: bool,
+    rests_until: Time,
 }
 
 proptest! {
@@ -248,16 +271,19 @@ proptest! {
                         if let Some(began) = seen.began {
                             prop_assert!(now.saturating_since(began) >= MIN_GAP);
                         }
-                        *seen = Seen { running: true, began: Some(now), failing: seen.failing };
+                        prop_assert!(now >= seen.rests_until, "is not left alone");
+                        *seen = Seen { running: true, began: Some(now), ..*seen };
                     }
                     now = until;
                 }
-                Step::End(serial, answered) => {
+                Step::End(serial, effort) => {
                     let Some(seen) = pool.get_mut(&serial).filter(|seen| seen.running) else { continue };
-                    let before = schedule.finished(now, serial, answered.then_some(Duration::ZERO), &mut rng).unwrap();
+                    let effort = effort.map(Duration::from_millis);
+                    let before = schedule.finished(now, serial, effort, &mut rng).unwrap();
                     prop_assert_eq!(before > 0, seen.failing);
                     seen.running = false;
-                    seen.failing = !answered;
+                    seen.failing = effort.is_none();
+                    seen.rests_until = now.saturating_add(effort.filter(|effort| *effort > INTERVAL).unwrap_or_default());
                 }
                 Step::Appear(_) => {}
             }
@@ -266,7 +292,8 @@ proptest! {
                 let due = schedule.due.iter().find(|(_, of)| of == serial).map(|(due, _)| *due);
                 prop_assert_eq!(due.is_none(), seen.running);
                 let latest = if seen.failing { MAX_PAUSE.mul_f64(1.1) + TICK } else { now.saturating_since(at(0)).max(INTERVAL.mul_f64(1.1) + TICK) };
-                prop_assert!(due.is_none_or(|due| due.saturating_since(now) <= latest));
+                let latest = now.saturating_add(latest).max(seen.rests_until);
+                prop_assert!(due.is_none_or(|due| due <= latest));
             }
             prop_assert_eq!(schedule.endpoints.len(), pool.len());
         }
