@@ -3,11 +3,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use sluice_core::{BoxFuture, Criticality, Spawn};
-use sluice_follow::DEBOUNCE;
+use sluice_follow::{DEBOUNCE, UNCHANGED_FOR};
 use tracing::Level;
 
 use super::*;
 use crate::log_lines::Lines;
+
+/// For a change to count, and some more.
+const LONG_ENOUGH: Duration = DEBOUNCE.saturating_add(UNCHANGED_FOR).saturating_mul(2);
 
 /// Runs tasks on the runtime of the test, which ends them.
 struct TestTasks;
@@ -62,7 +65,7 @@ async fn changes_in_place_and_by_replacement_are_followed() {
 
     // Gone for a while, then back.
     fs::remove_file(&path).unwrap();
-    tokio::time::sleep(DEBOUNCE * 4).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(ports(&table), [3]);
     fs::write(&path, "endpoints: []").unwrap();
     until(&table, &[]).await;
@@ -97,7 +100,7 @@ async fn a_bad_change_keeps_the_previous_endpoints() {
     let first = table.snapshot();
     for bad in ["endpoints: [{name: a, address: 127.0.0.1, port: 0}]", "{", "", "other: 1"] {
         fs::write(&path, bad).unwrap();
-        tokio::time::sleep(DEBOUNCE * 4).await;
+        tokio::time::sleep(LONG_ENOUGH).await;
         assert!(Arc::ptr_eq(&first, &table.snapshot()), "{bad:?} changed the endpoints");
     }
     fs::write(&path, entry(2)).unwrap();
@@ -111,7 +114,7 @@ async fn without_watching_the_file_is_read_once() {
     fs::write(&path, entry(1)).unwrap();
     let table = start(&path, false).unwrap();
     fs::write(&path, entry(2)).unwrap();
-    tokio::time::sleep(DEBOUNCE * 4).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(ports(&table), [1]);
 }
 
@@ -160,7 +163,7 @@ async fn a_pipe_in_place_of_the_file_keeps_the_previous_endpoints() {
     let table = start(&path, true).unwrap();
     fs::remove_file(&path).unwrap();
     make_pipe(&path);
-    tokio::time::sleep(DEBOUNCE * 4).await;
+    tokio::time::sleep(LONG_ENOUGH).await;
     assert_eq!(ports(&table), [1]);
     fs::remove_file(&path).unwrap();
     fs::write(&path, entry(2)).unwrap();

@@ -11,8 +11,12 @@ use crate::watch::Watch;
 
 /// Changes within this time are taken over together: editors and ConfigMap updates touch a file several times.
 pub const DEBOUNCE: Duration = Duration::from_millis(50);
-/// The file is looked at this often whatever the watch says: file systems exist that tell nothing.
-pub const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// A new content counts once it has been the same for this long: a file that is written in place is not whole before, and
+/// what there is of it may be good by itself.
+pub const UNCHANGED_FOR: Duration = Duration::from_millis(200);
+/// The file is looked at this often whatever the watch says: file systems exist that tell nothing. A change counts within a
+/// second all the same.
+pub const CHECK_EVERY: Duration = Duration::from_millis(750);
 /// How long a content that is [not usable yet](Verdict::NotYet) waits until it is judged again, twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -59,6 +63,8 @@ pub struct Follower {
     bell: Arc<Bell>,
     watch: Watch,
     seen: Seen,
+    /// What may still be changing.
+    fresh: Option<Fresh>,
     /// The content in use.
     taken: Vec<u8>,
     /// What is wrong with the file at present, as it was told.
@@ -70,6 +76,14 @@ enum Trouble {
     Refused(Vec<u8>),
     NotYet(Postponed),
     Unreadable(String),
+}
+
+/// A content that is to be judged if it stays.
+#[derive(Debug)]
+struct Fresh {
+    content: Vec<u8>,
+    /// When it was first seen.
+    since: Time,
 }
 
 /// A content that is to be judged again.
@@ -86,7 +100,7 @@ impl Follower {
     pub fn new(file: FollowedFile) -> Self {
         let bell = Arc::new(Bell::default());
         let watch = Watch::new(file.path().to_owned(), file.what(), Arc::clone(&bell));
-        Self { file, bell, watch, seen: Seen::default(), taken: Vec::new(), trouble: None }
+        Self { file, bell, watch, seen: Seen::default(), fresh: None, taken: Vec::new(), trouble: None }
     }
 
     /// `content`, which was in the file, is in use.
@@ -115,7 +129,7 @@ impl Follower {
     /// Until the bell is stopped.
     fn run(mut self, mut consumer: impl Consumer) {
         let clock = SystemClock::start();
-        while self.bell.wait(CHECK_EVERY, DEBOUNCE) != Wake::Stopped {
+        while self.bell.wait(self.next_look(), DEBOUNCE) != Wake::Stopped {
             if consumer.is_following() {
                 self.watch.follow();
                 self.look(&mut consumer, clock.now());
@@ -123,12 +137,27 @@ impl Follower {
         }
     }
 
+    /// How long the next look may take to come if nothing rings.
+    const fn next_look(&self) -> Duration {
+        if self.fresh.is_some() { UNCHANGED_FOR } else { CHECK_EVERY }
+    }
+
     /// Looks once.
     fn look(&mut self, consumer: &mut impl Consumer, now: Time) {
         match self.news() {
-            Ok(Some(content)) if !self.is_refused(&content) => self.judge(content, consumer, now),
-            Ok(_) => self.judge_again(consumer, now),
+            Ok(news) => {
+                if let Some(content) = news {
+                    self.note_fresh(content, now);
+                }
+                match self.take_unchanged(now) {
+                    Some(content) => self.judge(content, consumer, now),
+                    // What was postponed is no longer in the file if anything else is.
+                    None if self.fresh.is_none() => self.judge_again(consumer, now),
+                    None => {}
+                }
+            }
             Err(error) => {
+                self.fresh = None;
                 let trouble = Some(Trouble::Unreadable(error.to_string()));
                 if self.trouble != trouble {
                     self.trouble = trouble;
@@ -136,6 +165,22 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Takes note of what is in the file.
+    fn note_fresh(&mut self, content: Vec<u8>, now: Time) {
+        let is_in_use = self.trouble.is_none() && content == self.taken;
+        if is_in_use || self.is_refused(&content) {
+            self.fresh = None;
+        } else if self.fresh.as_ref().is_none_or(|fresh| fresh.content != content) {
+            self.fresh = Some(Fresh { content, since: now });
+        }
+    }
+
+    /// What has been in the file for long enough to be judged.
+    fn take_unchanged(&mut self, now: Time) -> Option<Vec<u8>> {
+        let is_unchanged = |fresh: &mut Fresh| now.saturating_since(fresh.since) >= UNCHANGED_FOR;
+        self.fresh.take_if(is_unchanged).map(|fresh| fresh.content)
     }
 
     /// Whether `content` is what was judged last, and not taken.

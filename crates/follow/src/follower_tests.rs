@@ -57,19 +57,22 @@ impl Looked {
         Self { follower, notes: Notes::default(), now: Time::ZERO }
     }
 
-    /// Looks `times` times; returns what was told.
+    /// Looks `times` times, so far apart that what has not changed in between counts; returns what was told.
     fn look(&mut self, times: usize) -> Vec<String> {
-        for _ in 0..times {
-            self.follower.look(&mut self.notes, self.now);
-        }
+        (0..times).flat_map(|_| self.look_after(UNCHANGED_FOR)).collect()
+    }
+
+    /// Looks once, `pause` after the last time; returns what was told.
+    fn look_after(&mut self, pause: Duration) -> Vec<String> {
+        self.now = self.now.saturating_add(pause);
+        self.follower.look(&mut self.notes, self.now);
         std::mem::take(&mut self.notes.told)
     }
 
     /// Looks once in each of the next `seconds`; returns the seconds from now in which anything was told.
     fn seconds_told(&mut self, seconds: u64) -> Vec<u64> {
         let told = |second: &u64| {
-            self.now = self.now.saturating_add(CHECK_EVERY);
-            let told = self.look(1);
+            let told = self.look_after(Duration::from_secs(1));
             assert!(told.is_empty() || told.ends_with(&["(again)".to_owned()]), "{told:?} in second {second}");
             !told.is_empty()
         };
@@ -141,7 +144,7 @@ fn a_change_of_same_length_and_time_is_seen() {
     let mut file = fs::File::create(&path).unwrap();
     file.write_all(b"2").unwrap();
     file.set_modified(modified).unwrap();
-    assert_eq!(looked.look(1), ["2"]);
+    assert_eq!(looked.look(2), ["2"]);
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn no_more_is_read_than_tells_that_it_is_too_much() {
     fs::write(&path, "1").unwrap();
     let mut looked = Looked::new(&path);
     fs::write(&path, "0123456789abc").unwrap();
-    assert_eq!(looked.look(1), ["0123456789a"]);
+    assert_eq!(looked.look(2), ["0123456789a"]);
 }
 
 #[test]
@@ -177,7 +180,7 @@ fn what_is_judged_again_may_be_refused_for_good() {
     fs::write(&path, "1").unwrap();
     let mut looked = Looked::new(&path);
     fs::write(&path, "?").unwrap();
-    looked.look(1);
+    looked.look(2);
     looked.notes.answer = Some(Verdict::Refused);
     assert_eq!(looked.seconds_told(100), [1]);
 }
@@ -192,16 +195,72 @@ fn what_takes_the_place_of_a_content_that_waits_ends_its_wait() {
     looked.look(2);
     looked.seconds_told(20);
     fs::write(&path, "??").unwrap();
-    assert_eq!(looked.look(1), ["??"]);
+    assert_eq!(looked.look(2), ["??"]);
     assert_eq!(looked.seconds_told(10), [1, 3, 7], "another content begins anew");
     fs::remove_file(&path).unwrap();
     assert_eq!(looked.look(1), ["(entity not found)"]);
     assert_eq!(looked.seconds_told(60), [0; 0]);
     fs::write(&path, "??").unwrap();
-    assert_eq!(looked.look(1), ["??"]);
+    assert_eq!(looked.look(2), ["??"]);
     fs::write(&path, "1").unwrap();
-    assert_eq!(looked.look(1), ["(as before)"]);
+    assert_eq!(looked.look(2), ["(as before)"]);
     assert_eq!(looked.seconds_told(60), [0; 0]);
+}
+
+#[test]
+fn what_is_still_changing_is_not_judged_however_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, "1").unwrap();
+    let mut looked = Looked::new(&path);
+    let almost = UNCHANGED_FOR - Duration::from_millis(1);
+    for written in ["2", "22", "222", "!", ""] {
+        fs::write(&path, written).unwrap();
+        assert!(looked.look_after(almost).is_empty(), "{written}");
+    }
+    fs::write(&path, "2222").unwrap();
+    assert!(looked.look_after(almost).is_empty());
+    assert!(looked.look_after(almost / 2).is_empty(), "looks that come early do not make it older");
+    assert!(looked.look_after(almost / 2).is_empty());
+    assert_eq!(looked.look_after(almost / 2), ["2222"]);
+    assert!(looked.look(3).is_empty());
+}
+
+#[test]
+fn what_was_there_for_a_moment_only_is_never_heard_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, "1").unwrap();
+    let mut looked = Looked::new(&path);
+    fs::write(&path, "?").unwrap();
+    looked.look(2);
+    fs::write(&path, "2").unwrap();
+    assert!(looked.look(1).is_empty());
+    fs::write(&path, "?").unwrap();
+    assert!(looked.look(1).is_empty());
+    assert_eq!(looked.seconds_told(1), [1], "what waits for its time goes on waiting");
+    fs::write(&path, "1").unwrap();
+    assert_eq!(looked.look(2), ["(as before)"]);
+    fs::write(&path, "2").unwrap();
+    assert!(looked.look(1).is_empty());
+    fs::write(&path, "1").unwrap();
+    assert!(looked.look(3).is_empty());
+}
+
+#[test]
+fn the_next_look_at_what_is_new_comes_soon() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    fs::write(&path, "1").unwrap();
+    let mut looked = Looked::new(&path);
+    looked.look(2);
+    assert_eq!(looked.follower.next_look(), CHECK_EVERY);
+    fs::write(&path, "2").unwrap();
+    looked.look(1);
+    assert_eq!(looked.follower.next_look(), UNCHANGED_FOR);
+    looked.look(1);
+    assert_eq!(looked.follower.next_look(), CHECK_EVERY);
+    assert!(CHECK_EVERY + UNCHANGED_FOR < Duration::from_secs(1), "a change counts within a second");
 }
 
 /// As when it takes the place of the file between a look at what stands there and the opening of it.

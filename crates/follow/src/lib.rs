@@ -3,8 +3,8 @@
 //! ever touches it.
 //!
 //! ```text
-//! notify ──ring──> Bell ──> Follower ── stat ──differs?──> read ──another content?──> Consumer
-//!                   ^          │ once a second, whatever the bell says
+//! notify ──ring──> Bell ──> Follower ── stat ──differs?──> read ──another content that lasts?──> Consumer
+//!                   ^          │ every 750 ms, whatever the bell says
 //! process ends ─stop┘          └─ arms the watch anew when other directories hold the file
 //! ```
 //!
@@ -21,4 +21,4 @@ mod watch;
 
 pub use file::{FileError, FollowedFile, read_at_most};
 pub use files::{FileSet, FilesFollower, read_file};
-pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, Verdict};
+pub use follower::{CHECK_EVERY, Consumer, DEBOUNCE, Follower, UNCHANGED_FOR, Verdict};
