@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
-use sluice_flow::SOFT_BAND_LIMIT;
+use sluice_flow::{DesiredPriorities, SOFT_BAND_LIMIT};
 use sluice_kube::{
-    Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict, check_name,
-    check_namespace, check_selector,
+    Bands, Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict,
+    check_name, check_namespace, check_selector,
 };
 use sluice_router::{RewriteRule, RewriteTarget};
 use tokio::runtime::Handle;
@@ -118,6 +118,7 @@ pub(crate) fn start(
     tracing::info!(namespace, pool = name, ?membership, "following the pool in Kubernetes");
     let (known, is_known) = watch::channel(false);
     let (verdicts, heard) = watch::channel(Vec::new());
+    let configured = objectives.configured_bands();
     let id = PoolId { namespace, name, group };
     let mut follower = Follower {
         id: id.clone(),
@@ -128,6 +129,7 @@ pub(crate) fn start(
         lacks_pool: false,
         in_force: None,
         rewrites_in_force: None,
+        configured: configured.clone(),
         verdicts,
         told: BTreeSet::new(),
     };
@@ -142,9 +144,9 @@ pub(crate) fn start(
     };
     // Where nobody is elected, all say the same.
     let leads = leadership.as_ref().map_or_else(|| watch::channel(true).1, Leadership::leads);
-    let reporter = kubernetes.reporter(&id.namespace, heard, leads);
+    let reporter = kubernetes.reporter(&id, heard, leads);
     tasks.spawn("status", Criticality::Expendable, reporter.run());
-    let body = kubernetes.follow(id, membership, move |index| follower.take_over(index));
+    let body = kubernetes.follow(id, membership, configured, move |index| follower.take_over(index));
     tasks.spawn("kubernetes", Criticality::Critical, async move {
         if let Some(mut leads) = begin {
             // Without a sender the process is about to end.
@@ -166,6 +168,8 @@ struct Follower {
     lacks_pool: bool,
     in_force: Option<Objectives>,
     rewrites_in_force: Option<Rewrites>,
+    /// The priorities that have a band by the configuration.
+    configured: watch::Receiver<DesiredPriorities>,
     verdicts: watch::Sender<Vec<Verdict>>,
     /// What the log has said of objectives and rewrites.
     told: BTreeSet<(&'static str, String)>,
@@ -190,7 +194,8 @@ impl Follower {
             self.rewrites_in_force = Some(rewrites);
         }
         self.verdicts.send_if_modified(|present| {
-            let verdicts = index.verdicts(SOFT_BAND_LIMIT);
+            let bands = Bands { configured: &self.configured.borrow(), most: SOFT_BAND_LIMIT };
+            let verdicts = index.verdicts(bands);
             let changed = *present != verdicts;
             *present = verdicts;
             changed

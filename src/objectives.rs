@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_flow::{DesiredPriorities, Signal};
 use sluice_router::admission::Admission;
 use sluice_router::{Objectives, SharedObjectives};
+use tokio::sync::watch;
 
 /// Keeps requests and the engine informed of objectives. Clones are the same.
 #[derive(Clone, Debug)]
@@ -16,7 +17,7 @@ struct State {
     configured: Objectives,
     live: Objectives,
     /// The priorities that have a band by the configuration.
-    desired: DesiredPriorities,
+    desired: watch::Sender<DesiredPriorities>,
     shared: SharedObjectives,
     admission: Option<Admission>,
     /// Objectives of the configuration that the log has said to be overruled.
@@ -30,7 +31,7 @@ impl ObjectivesInForce {
         Self(Arc::new(Mutex::new(State {
             configured,
             live: Objectives::new(),
-            desired,
+            desired: watch::Sender::new(desired),
             shared,
             admission,
             told: BTreeSet::new(),
@@ -40,6 +41,11 @@ impl ObjectivesInForce {
     /// What requests go by.
     pub(crate) fn shared(&self) -> SharedObjectives {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).shared.clone()
+    }
+
+    /// The priorities that have a band by the configuration, whatever is in Kubernetes.
+    pub(crate) fn configured_bands(&self) -> watch::Receiver<DesiredPriorities> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).desired.subscribe()
     }
 
     /// Puts those of Kubernetes in force in place of those it had before.
@@ -63,7 +69,12 @@ impl ObjectivesInForce {
         announce: impl FnOnce(DesiredPriorities),
     ) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (state.configured, state.desired) = (configured, desired);
+        state.configured = configured;
+        state.desired.send_if_modified(|present| {
+            let changed = *present != desired;
+            *present = desired;
+            changed
+        });
         state.tell_of_overruled();
         announce(state.bands());
         state.put_in_force();
@@ -72,7 +83,7 @@ impl ObjectivesInForce {
 
 impl State {
     fn bands(&self) -> DesiredPriorities {
-        self.desired.iter().copied().chain(self.live.values().copied()).collect()
+        self.desired.borrow().iter().copied().chain(self.live.values().copied()).collect()
     }
 
     fn put_in_force(&self) {
@@ -101,13 +112,17 @@ mod tests {
         objectives.map(|(name, priority)| (name.to_owned(), Priority(priority))).into()
     }
 
+    fn named<const N: usize>(desired: [i32; N]) -> DesiredPriorities {
+        desired.map(Priority).into()
+    }
+
     /// Once the objectives of Kubernetes are `first`, and the configuration is replaced by one with `configured`.
     fn bands_after(first: Objectives, configured: Objectives) -> Vec<i32> {
-        let in_force = ObjectivesInForce::new(objectives([("old", 1)]), [Priority(1)].into(), None);
+        let in_force = ObjectivesInForce::new(objectives([("old", 1)]), named([1]), None);
         in_force.follow_kubernetes(first);
         let mut bands = Vec::new();
-        let desired = configured.values().copied().collect();
-        in_force.reconfigure(configured, desired, |all| bands.extend(all.into_iter().map(|priority| priority.0)));
+        let new = configured.values().copied().collect();
+        in_force.reconfigure(configured, new, |all| bands.extend(all.into_iter().map(|priority| priority.0)));
         bands
     }
 
@@ -115,5 +130,17 @@ mod tests {
     fn another_configuration_leaves_the_bands_of_kubernetes() {
         assert_eq!(bands_after(objectives([("a", 5)]), objectives([("b", -3)])), [-3, 5]);
         assert_eq!(bands_after(objectives([]), objectives([])), [0; 0]);
+    }
+
+    #[test]
+    fn whoever_goes_by_the_bands_of_the_configuration_is_told_when_others_come() {
+        let in_force = ObjectivesInForce::new(objectives([("a", 1)]), named([1]), None);
+        let mut told = in_force.configured_bands();
+        assert_eq!(*told.borrow_and_update(), named([1]));
+        in_force.follow_kubernetes(objectives([("b", 3)]));
+        in_force.reconfigure(objectives([("c", 1)]), named([1]), drop);
+        assert!(!told.has_changed().unwrap(), "they are the same as before");
+        in_force.reconfigure(objectives([("a", 2)]), named([2]), drop);
+        assert_eq!(*told.borrow_and_update(), named([2]));
     }
 }

@@ -10,7 +10,7 @@ use crate::objective::Objective;
 use crate::pod::Pod;
 use crate::pool::{Pool, TargetPorts};
 use crate::rewrite::Rewrite;
-use crate::status::{self, Observed, Verdict};
+use crate::status::{self, Bands, Observed, SubjectKind, Verdict};
 
 /// Which pool it is all about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,9 +236,9 @@ impl Index {
         rewrites
     }
 
-    /// What is to be said of each objective and rewrite of the pool; nothing before all of that is known. More bands than
-    /// `most_bands` are too many.
-    pub fn verdicts(&self, most_bands: usize) -> Vec<Verdict> {
+    /// What is to be said of each objective and rewrite of the pool, and what is to be taken back of others; nothing
+    /// before all of that is known.
+    pub fn verdicts(&self, bands: Bands<'_>) -> Vec<Verdict> {
         let Members::OfPool(pools) = &self.members else { return Vec::new() };
         let listed = [self.objectives.is_listed(), self.older_objectives.is_listed()];
         if !pools.is_listed()
@@ -251,7 +251,7 @@ impl Index {
         let pool_exists = self.pool().is_some();
         let present = self.objectives.iter().filter(|objective| self.is_own(&objective.pool)).collect();
         let older = self.older_objectives.iter().filter(|objective| self.is_own(&objective.pool)).collect();
-        let mut verdicts = status::of_objectives([(GROUP, present), (OLDER_GROUP, older)], pool_exists, most_bands);
+        let mut verdicts = status::of_objectives([(GROUP, present), (OLDER_GROUP, older)], pool_exists, bands);
 
         let mut in_order = BTreeMap::new();
         let mut overruled = Vec::new();
@@ -264,7 +264,27 @@ impl Index {
         let mut in_order: Vec<_> = in_order.into_values().collect();
         in_order.sort_by_key(|(_, rewrite)| rewrite.created);
         verdicts.extend(status::of_rewrites(&in_order, &overruled, pool_exists));
+        verdicts.extend(self.released());
         verdicts
+    }
+
+    /// Of objects that referred to this pool once.
+    fn released(&self) -> impl Iterator<Item = Verdict> {
+        let objectives = [(GROUP, &self.objectives), (OLDER_GROUP, &self.older_objectives)].into_iter();
+        let objectives = objectives.flat_map(move |(group, objectives)| {
+            let others = objectives.iter().filter(|objective| !self.is_own(&objective.pool));
+            others.filter_map(move |Objective { key, observed, .. }| {
+                status::released(SubjectKind::Objective, group, key, observed, &self.id.name)
+            })
+        });
+        let rewrites = [(GROUP, &self.rewrites), (OLDER_GROUP, &self.older_rewrites)].into_iter();
+        let rewrites = rewrites.flat_map(move |(group, rewrites)| {
+            let others = rewrites.iter().filter(|rewrite| !self.is_own(&rewrite.pool));
+            others.filter_map(move |Rewrite { key, observed, .. }| {
+                status::released(SubjectKind::Rewrite, group, key, observed, &self.id.name)
+            })
+        });
+        objectives.chain(rewrites)
     }
 
     /// Whether it is this pool that an object refers to.

@@ -47,5 +47,5 @@ pub use pool::{Pool, TargetPorts};
 pub use review::{Access, ReviewError, Reviewer};
 pub use rewrite::Rewrite;
 pub use source::{AccessError, Kubernetes, Membership};
-pub use status::{Conditions, Observed, Reporter, Stand, Subject, SubjectKind, Verdict};
+pub use status::{Bands, Conditions, Observed, Reporter, Stand, Subject, SubjectKind, Verdict};
 pub use token::TokenError;

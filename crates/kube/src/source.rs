@@ -23,7 +23,7 @@ use crate::pod::{Pod, PodObject};
 use crate::pool::{Pool, TargetPorts};
 use crate::review::Reviewer;
 use crate::rewrite::Rewrite;
-use crate::status::{Observed, Reporter, Verdict};
+use crate::status::{Observed, Reporter, Verdict, reporters};
 use crate::token::{Authorizing, TokenError, TokenFile};
 use crate::watch::{IfOdd, Watched, events};
 
@@ -106,9 +106,15 @@ impl Kubernetes {
         Reviewer::new(self.client.clone())
     }
 
-    /// Tells `changed` the state of everything after each change of it, without an end. While the server is away the
-    /// state stays as it was.
-    pub async fn follow(self, id: PoolId, membership: Membership, mut changed: impl FnMut(&Index) + Send) {
+    /// Tells `changed` the state of everything after each change of it, and of what `again` tells, without an end. While
+    /// the server is away the state stays as it was.
+    pub async fn follow<T: Send + Sync>(
+        self,
+        id: PoolId,
+        membership: Membership,
+        mut again: watch::Receiver<T>,
+        mut changed: impl FnMut(&Index) + Send,
+    ) {
         let mut index = index(&id, membership.clone());
         let mut others = self.watches(&id, &membership);
         let mut selector = None;
@@ -124,6 +130,10 @@ impl Kubernetes {
                 biased;
                 Some(change) = others.next() => change,
                 Some(change) = pods.next() => change,
+                Ok(()) = again.changed() => {
+                    changed(&index);
+                    continue;
+                }
                 else => return,
             };
             if index.apply(change) {
@@ -132,14 +142,14 @@ impl Kubernetes {
         }
     }
 
-    /// Writes verdicts into the status of objects in `namespace`, while `leads` says that this process does.
+    /// Writes verdicts into the status of objects for the pool `id`, while `leads` says that this process does.
     pub fn reporter(
         &self,
-        namespace: &str,
+        id: &PoolId,
         verdicts: watch::Receiver<Vec<Verdict>>,
         leads: watch::Receiver<bool>,
     ) -> Reporter {
-        Reporter::new(self.client.clone(), namespace.to_owned(), verdicts, leads)
+        Reporter::new(self.client.clone(), id, verdicts, leads)
     }
 
     /// Of everything but pods.
@@ -248,7 +258,10 @@ fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
 fn observed(object: &mut DynamicObject) -> Observed {
     let conditions = object.data.get_mut("status").and_then(|status| status.get_mut("conditions")).map(Value::take);
     let conditions = conditions.and_then(|conditions| serde_json::from_value(conditions).ok()).unwrap_or_default();
-    Observed { generation: object.metadata.generation, conditions }
+    let managers = object.metadata.managed_fields.iter().flatten();
+    let of_status = managers.filter(|entry| entry.subresource.as_deref() == Some("status"));
+    let reporters = reporters(of_status.filter_map(|entry| entry.manager.as_deref()));
+    Observed { generation: object.metadata.generation, conditions, reporters }
 }
 
 fn spec<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, String> {

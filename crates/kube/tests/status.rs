@@ -1,10 +1,12 @@
 //! What is written into the status of objectives and rewrites: a real client, a server that is made for it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use sluice_kube::{Kubernetes, Membership};
+use sluice_core::Priority;
+use sluice_kube::{Bands, Kubernetes, Membership};
 use sluice_testkit::apiserver::{objective, rewrite};
 use sluice_testkit::{ApiServer, Resource, eventually};
 use tokio::sync::watch;
@@ -21,6 +23,8 @@ const MOST_BANDS: usize = 3;
 struct Reported {
     server: ApiServer,
     leads: watch::Sender<bool>,
+    /// The priorities of the configuration.
+    configured: watch::Sender<BTreeSet<Priority>>,
     _tasks: JoinSet<()>,
 }
 
@@ -35,11 +39,13 @@ impl Reported {
         let (verdicts, receiver) = watch::channel(Vec::new());
         let (leads, is_leader) = watch::channel(leads);
         let mut tasks = JoinSet::new();
-        tasks.spawn(kubernetes.reporter(kubernetes.namespace(), receiver, is_leader).run());
-        tasks.spawn(kubernetes.follow(chat::id(), Membership::Pool, move |index| {
-            verdicts.send_replace(index.verdicts(MOST_BANDS));
+        tasks.spawn(kubernetes.reporter(&chat::id(), receiver, is_leader).run());
+        let (configured, bands) = watch::channel(BTreeSet::new());
+        tasks.spawn(kubernetes.follow(chat::id(), Membership::Pool, bands.clone(), move |index| {
+            let bands = Bands { configured: &bands.borrow(), most: MOST_BANDS };
+            verdicts.send_replace(index.verdicts(bands));
         }));
-        Ok(Self { server, leads, _tasks: tasks })
+        Ok(Self { server, leads, configured, _tasks: tasks })
     }
 
     fn condition(&self, resource: Resource, name: &str, kind: &str) -> Option<Value> {
@@ -116,6 +122,11 @@ async fn a_conflict_and_too_many_bands_are_told_and_so_is_their_end() {
     }
     reported.wait_for(Resource::OBJECTIVE, "p1", "Accepted", "TooManyBands").await.unwrap();
     server.delete(Resource::OBJECTIVE, "p3");
+    reported.wait_for(Resource::OBJECTIVE, "p1", "Accepted", "Accepted").await.unwrap();
+    // Another configuration, while nothing changes in Kubernetes.
+    reported.configured.send_replace([Priority(1), Priority(-5)].into());
+    reported.wait_for(Resource::OBJECTIVE, "p1", "Accepted", "TooManyBands").await.unwrap();
+    reported.configured.send_replace([Priority(1)].into());
     reported.wait_for(Resource::OBJECTIVE, "p1", "Accepted", "Accepted").await.unwrap();
 
     server.delete(Resource::POOL, "chat");
@@ -200,4 +211,67 @@ async fn only_a_leader_writes() {
     assert_eq!(reported.server.status_writes(), 0);
     reported.leads.send_replace(true);
     reported.wait_for(Resource::OBJECTIVE, "batch", "Accepted", "Accepted").await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_said_is_taken_back_when_an_object_moves_to_another_pool_and_what_others_say_stays() {
+    let reported = Reported::start().unwrap();
+    let server = &reported.server;
+    let rewritten = |pool: &str| rewrite("m", pool, "m", &[("t", 1)]);
+    server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    server.apply(Resource::OLDER_OBJECTIVE, objective("older", "chat", 5));
+    server.apply(Resource::REWRITE, rewritten("chat"));
+    let subjects = [(Resource::OBJECTIVE, "batch"), (Resource::OLDER_OBJECTIVE, "older"), (Resource::REWRITE, "m")];
+    for (resource, name) in subjects {
+        reported.wait_for(resource, name, "ResolvedRefs", "ResolvedRefs").await.unwrap();
+    }
+    // The picker of the other pool has been quicker for one of them.
+    let theirs = json!({"type": "Accepted", "status": "False", "reason": "Theirs"});
+    server.apply(Resource::OBJECTIVE, objective("batch", "images", -10));
+    server.apply_conditions(Resource::OBJECTIVE, "batch", "sluice-epp-images", &json!([theirs])).unwrap();
+    server.apply(Resource::OLDER_OBJECTIVE, objective("older", "images", 5));
+    server.apply(Resource::REWRITE, rewritten("images"));
+    for (resource, name) in subjects {
+        let released = async || Ok(reported.condition(resource, name, "ResolvedRefs").is_none().then_some(()));
+        eventually(LIMIT, "nothing of it is left", released).await.unwrap();
+    }
+    assert_eq!(reported.condition(Resource::OBJECTIVE, "batch", "Accepted"), Some(theirs));
+    assert_eq!(reported.condition(Resource::REWRITE, "m", "Accepted"), None);
+    let writes = server.status_writes();
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(server.status_writes(), writes, "once for each");
+
+    server.apply(Resource::REWRITE, rewritten("chat"));
+    reported.wait_for(Resource::REWRITE, "m", "ResolvedRefs", "ResolvedRefs").await.unwrap();
+}
+
+#[tokio::test]
+async fn what_an_earlier_picker_has_said_is_taken_back_as_well() {
+    let server = chat::server().unwrap();
+    server.apply(Resource::OBJECTIVE, objective("batch", "images", -10));
+    let [ours, others] = ["Accepted", "Programmed"].map(|kind| json!([{"type": kind, "status": "True"}]));
+    server.apply_conditions(Resource::OBJECTIVE, "batch", "sluice-epp-chat", &ours).unwrap();
+    server.apply_conditions(Resource::OBJECTIVE, "batch", "somebody", &others).unwrap();
+    let reported = Reported::of(server, true).unwrap();
+    let released = async || Ok(reported.condition(Resource::OBJECTIVE, "batch", "Accepted").is_none().then_some(()));
+    eventually(LIMIT, "nothing of it is left", released).await.unwrap();
+    assert!(reported.condition(Resource::OBJECTIVE, "batch", "Programmed").is_some());
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_edits_is_made_right_again_without_a_fight() {
+    const EDITS: usize = 12;
+    let reported = Reported::start().unwrap();
+    reported.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+    reported.wait_for(Resource::OBJECTIVE, "batch", "ResolvedRefs", "ResolvedRefs").await.unwrap();
+    let edited = json!([{"type": "Accepted", "status": "False", "reason": "Edited"}]);
+    for conditions in [&edited, &json!([])].into_iter().cycle().take(EDITS) {
+        reported.server.edit_conditions(Resource::OBJECTIVE, "batch", conditions);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(reported.server.status_writes(), 1, "whoever edits is left alone for a while");
+    // Ten seconds after it was said before.
+    reported.wait_for(Resource::OBJECTIVE, "batch", "Accepted", "Accepted").await.unwrap();
+    reported.wait_for(Resource::OBJECTIVE, "batch", "ResolvedRefs", "ResolvedRefs").await.unwrap();
+    assert_eq!(reported.server.status_writes(), 2);
 }

@@ -257,6 +257,18 @@ impl ApiServer {
         self.store.set_short_watches(short);
     }
 
+    /// Gives an object conditions as `manager`, who applies them with force.
+    pub fn apply_conditions(&self, resource: Resource, name: &str, manager: &str, conditions: &Value) -> Result<()> {
+        let patch = json!({"status": {"conditions": conditions}});
+        let applied = self.store.apply_conditions(resource, name, manager, &patch);
+        applied.map(drop).map_err(|status| anyhow::anyhow!("the server answers {status}"))
+    }
+
+    /// Gives an object these conditions in place of those it has, as somebody who edits its status.
+    pub fn edit_conditions(&self, resource: Resource, name: &str, conditions: &Value) {
+        self.store.edit_conditions(resource, name, conditions.as_array().map_or(&[], Vec::as_slice));
+    }
+
     /// How many times somebody has tried to write the status of an object.
     pub fn status_writes(&self) -> usize {
         self.store.status_writes()

@@ -6,8 +6,10 @@
 //!   └───────────────────────────── watch: the status as it is now <───────────────────────┘
 //! ```
 //!
-//! Each thing is said once: what a server keeps of it, or somebody else makes of it, is no reason to say it again. So a
-//! write cannot be the cause of the next one. What changes faster than it is written is written as it is at last.
+//! What changes faster than it is written is written as it is at last. A status that somebody else has edited is made
+//! right again, at longer and longer intervals while it does not stay so: neither another writer nor a server that keeps
+//! less than it is told can make a loop of it. An object that refers to another pool by now gets back what was said of
+//! it, by an apply of nothing.
 
 mod ledger;
 mod pauses;
@@ -15,5 +17,5 @@ mod reporter;
 mod verdict;
 
 pub use self::reporter::Reporter;
-pub use self::verdict::{Conditions, Observed, Stand, Subject, SubjectKind, Verdict};
-pub(crate) use self::verdict::{of_objectives, of_rewrites};
+pub use self::verdict::{Bands, Conditions, Observed, Stand, Subject, SubjectKind, Verdict};
+pub(crate) use self::verdict::{of_objectives, of_rewrites, released, reporters};

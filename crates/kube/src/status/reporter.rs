@@ -12,12 +12,10 @@ use tokio::sync::watch;
 
 use super::ledger::Ledger;
 use super::pauses::Pauses;
-use super::verdict::{Subject, SubjectKind, Verdict};
+use super::verdict::{Subject, SubjectKind, Verdict, field_manager};
 use crate::causes::causes;
 use crate::crd::Condition;
-
-/// Whose the conditions are, as `kubectl get --show-managed-fields` has it.
-const FIELD_MANAGER: &str = "sluice-epp";
+use crate::index::PoolId;
 
 /// Of many changes at once the API server is told little by little.
 const BETWEEN_WRITES: Duration = Duration::from_millis(200);
@@ -26,6 +24,7 @@ const BETWEEN_WRITES: Duration = Duration::from_millis(200);
 pub struct Reporter {
     client: Client,
     namespace: String,
+    field_manager: String,
     verdicts: watch::Receiver<Vec<Verdict>>,
     leads: watch::Receiver<bool>,
     ledger: Ledger,
@@ -52,13 +51,14 @@ enum Outcome {
 impl Reporter {
     pub(crate) fn new(
         client: Client,
-        namespace: String,
+        PoolId { namespace, name, group: _ }: &PoolId,
         verdicts: watch::Receiver<Vec<Verdict>>,
         leads: watch::Receiver<bool>,
     ) -> Self {
         Self {
             client,
-            namespace,
+            namespace: namespace.clone(),
+            field_manager: field_manager(name),
             verdicts,
             leads,
             ledger: Ledger::default(),
@@ -81,13 +81,13 @@ impl Reporter {
             }
             let now = self.clock.now();
             let verdicts = self.due(now);
-            let Some((verdict, conditions)) = self.ledger.next(&verdicts, Timestamp::now()) else {
+            let Some((verdict, conditions)) = self.ledger.next(&verdicts, now, Timestamp::now()) else {
                 if !self.news(now).await {
                     return;
                 }
                 continue;
             };
-            let outcome = self.write(&verdict.subject, &conditions).await;
+            let outcome = self.write(verdict, &conditions).await;
             self.heed(verdict, outcome);
             tokio::time::sleep(BETWEEN_WRITES).await;
         }
@@ -97,7 +97,7 @@ impl Reporter {
         let (subject, now) = (&verdict.subject, self.clock.now());
         match outcome {
             Outcome::Done | Outcome::Moot => {
-                self.ledger.tell(verdict);
+                self.ledger.tell(verdict, now);
                 self.pauses.succeed(subject);
             }
             Outcome::Unwelcome(error) => {
@@ -132,8 +132,9 @@ impl Reporter {
 
     /// Waits until there may be something to do; false if there never will be.
     async fn news(&mut self, now: Time) -> bool {
-        let Self { verdicts, leads, pauses, .. } = self;
-        let pause = pauses.next_end(now).map(|end| tokio::time::sleep(end.saturating_since(now)));
+        let Self { verdicts, leads, pauses, ledger, .. } = self;
+        let end = pauses.next_end(now).into_iter().chain(ledger.due()).min();
+        let pause = end.map(|end| tokio::time::sleep(end.saturating_since(now)));
         tokio::select! {
             changed = verdicts.changed() => changed.is_ok(),
             // Whoever can lead no longer change their mind leads to the end.
@@ -142,22 +143,25 @@ impl Reporter {
         }
     }
 
-    async fn write(&self, subject: &Subject, conditions: &[Condition]) -> Outcome {
-        let Subject { kind, group, key } = subject;
+    async fn write(&self, verdict: &Verdict, conditions: &[Condition]) -> Outcome {
+        let Subject { kind, group, key } = &verdict.subject;
         let kind = match kind {
             SubjectKind::Objective => "InferenceObjective",
             SubjectKind::Rewrite => "InferenceModelRewrite",
         };
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1alpha2", kind));
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
-        let patch = json!({
+        let mut patch = json!({
             "apiVersion": resource.api_version,
             "kind": kind,
             // With the uid: another object of this name is not meant.
             "metadata": {"name": key.name, "uid": key.uid},
-            "status": {"conditions": conditions},
         });
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        if verdict.wanted.is_some() {
+            // Left out, it is what was applied before that is taken back.
+            patch["status"] = json!({"conditions": conditions});
+        }
+        let parameters = PatchParams::apply(&self.field_manager).force();
         match api.patch_status(&key.name, &parameters, &Patch::Apply(patch)).await {
             Ok(_) => Outcome::Done,
             Err(error) => match code(&error) {

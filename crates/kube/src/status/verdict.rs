@@ -1,5 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_core::Priority;
+
 use crate::collection::Key;
 use crate::crd::{Condition, PoolRef, RewriteRule};
 use crate::objective::Objective;
@@ -30,7 +32,8 @@ pub enum SubjectKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub subject: Subject,
-    pub wanted: Conditions,
+    /// None: it refers to this pool no more, and what its pickers have said is to be taken back.
+    pub wanted: Option<Conditions>,
     pub present: Vec<Condition>,
 }
 
@@ -67,23 +70,52 @@ impl Stand {
 pub struct Observed {
     pub generation: Option<i64>,
     pub conditions: Vec<Condition>,
+    /// The [field managers](field_manager) of pickers that have a part in the status.
+    pub reporters: BTreeSet<String>,
 }
 
-/// Of the objectives of the pool in the two groups. `pool_exists` says whether what they refer to is there; more bands
-/// than `most_bands` are too many.
+/// How the field managers of all pickers begin.
+const FIELD_MANAGERS: &str = "sluice-epp";
+
+/// The server takes no longer ones.
+const LONGEST_MANAGER: usize = 128;
+
+/// Whose the conditions are that pickers of `pool` write, as `kubectl get --show-managed-fields` has it. Each pool has its
+/// own, so that taking back what was said for one leaves what is said for another.
+pub(crate) fn field_manager(pool: &str) -> String {
+    format!("{FIELD_MANAGERS}-{pool}").chars().take(LONGEST_MANAGER).collect()
+}
+
+/// Of the `managers` of a status those that are pickers.
+pub(crate) fn reporters<'a>(managers: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    managers.filter(|manager| manager.starts_with(FIELD_MANAGERS)).map(str::to_owned).collect()
+}
+
+/// Which priorities have bands, beside those of objectives.
+#[derive(Clone, Copy, Debug)]
+pub struct Bands<'a> {
+    /// Those of the configuration.
+    pub configured: &'a BTreeSet<Priority>,
+    /// More are too many.
+    pub most: usize,
+}
+
+/// Of the objectives of the pool in the two groups. `pool_exists` says whether what they refer to is there.
 pub(crate) fn of_objectives(
     [(group, present), (older_group, older)]: [(&'static str, Vec<&Objective>); 2],
     pool_exists: bool,
-    most_bands: usize,
+    bands: Bands<'_>,
 ) -> Vec<Verdict> {
+    let Bands { configured, most } = bands;
     let names: BTreeSet<&str> = present.iter().map(|objective| objective.key.name.as_str()).collect();
     let overruled = |objective: &&&Objective| names.contains(objective.key.name.as_str());
     let counting = older.iter().filter(|objective| !overruled(objective)).chain(&present);
     // Priority 0 has a band in any case.
-    let bands: BTreeSet<i32> = counting.map(|objective| objective.priority.0).chain([0]).collect();
-    let accepted = if bands.len() > most_bands {
+    let named = counting.map(|objective| objective.priority).chain([Priority(0)]);
+    let bands: BTreeSet<Priority> = named.chain(configured.iter().copied()).collect();
+    let accepted = if bands.len() > most {
         // Without their number: each objective more would be a reason to write into all of them.
-        let message = format!("the objectives have more than {most_bands} priorities");
+        let message = format!("the objectives and the configuration have more than {most} priorities");
         Stand { holds: true, reason: "TooManyBands", message }
     } else {
         Stand::accepted("requests that name the objective have its priority")
@@ -138,8 +170,21 @@ fn make(subject: Subject, observed: &Observed, accepted: Stand, pool: &PoolRef, 
     } else {
         Stand { holds: false, reason: "BackendNotFound", message: "there is no such pool".to_owned() }
     };
-    let wanted = Conditions { generation: observed.generation, accepted, resolved_refs };
+    let wanted = Some(Conditions { generation: observed.generation, accepted, resolved_refs });
     Verdict { subject, wanted, present: observed.conditions.clone() }
+}
+
+/// Of an object of another pool: none if pickers of `pool` have no part in its status.
+pub(crate) fn released(
+    kind: SubjectKind,
+    group: &'static str,
+    key: &Key,
+    observed: &Observed,
+    pool: &str,
+) -> Option<Verdict> {
+    let subject = Subject { kind, group, key: key.clone() };
+    let is_told = observed.reporters.contains(&field_manager(pool));
+    is_told.then(|| Verdict { subject, wanted: None, present: observed.conditions.clone() })
 }
 
 /// Which object has the rule for which model; none: for all.

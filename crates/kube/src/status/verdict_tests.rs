@@ -12,7 +12,7 @@ fn key(name: &str) -> Key {
 }
 
 fn objective(name: &str, priority: i32) -> Objective {
-    let observed = Observed { generation: Some(2), conditions: vec![] };
+    let observed = Observed { generation: Some(2), ..Observed::default() };
     Objective { key: key(name), pool: pool_ref("InferencePool"), priority: Priority(priority), observed }
 }
 
@@ -27,10 +27,20 @@ fn rewrite(name: &str, models: &[&str]) -> Rewrite {
     Rewrite { key: key(name), created: 0, pool: pool_ref("InferencePool"), rules, observed: Observed::default() }
 }
 
+fn wanted(verdict: &Verdict) -> &Conditions {
+    verdict.wanted.as_ref().expect("it is to be said, not taken back")
+}
+
+/// Where the configuration has no bands.
+fn bands(most: usize) -> Bands<'static> {
+    static NONE: BTreeSet<Priority> = BTreeSet::new();
+    Bands { configured: &NONE, most }
+}
+
 /// Each as `group/name Accepted reason: message`.
 fn accepted(verdicts: &[Verdict]) -> Vec<String> {
     let shown = |verdict: &Verdict| {
-        let Stand { holds, reason, message } = &verdict.wanted.accepted;
+        let Stand { holds, reason, message } = &wanted(verdict).accepted;
         format!("{}/{} {holds} {reason}: {message}", verdict.subject.group, verdict.subject.key.name)
     };
     verdicts.iter().map(shown).collect()
@@ -44,7 +54,7 @@ fn of_all(rewrites: &[Rewrite]) -> Vec<Verdict> {
 #[test]
 fn objectives_are_accepted_unless_another_group_has_the_name() {
     let (both, alone) = (objective("both", 1), objective("alone", 2));
-    let verdicts = of_objectives([("new", vec![&both]), ("old", vec![&alone, &both])], true, 64);
+    let verdicts = of_objectives([("new", vec![&both]), ("old", vec![&alone, &both])], true, bands(64));
     assert_eq!(
         accepted(&verdicts),
         [
@@ -53,29 +63,35 @@ fn objectives_are_accepted_unless_another_group_has_the_name() {
             "new/both true Accepted: requests that name the objective have its priority",
         ]
     );
-    assert!(verdicts.iter().all(|verdict| verdict.wanted.generation == Some(2)));
+    assert!(verdicts.iter().all(|verdict| wanted(verdict).generation == Some(2)));
 }
 
 #[test]
 fn more_priorities_than_bands_are_named_and_each_counts_once() {
     let objectives: Vec<_> = (1..=4).map(|priority| objective(&priority.to_string(), priority)).collect();
-    let reason = |objectives: &[Objective], most: usize| {
-        let verdicts = of_objectives([("new", objectives.iter().collect()), ("old", vec![])], true, most);
-        (verdicts[0].wanted.accepted.reason, verdicts[0].wanted.accepted.message.clone())
+    let reason = |objectives: &[Objective], bands: Bands<'_>| {
+        let verdicts = of_objectives([("new", objectives.iter().collect()), ("old", vec![])], true, bands);
+        let Stand { reason, message, .. } = &wanted(&verdicts[0]).accepted;
+        (*reason, message.clone())
     };
-    assert_eq!(reason(&objectives, 5).0, "Accepted");
-    let (name, message) = reason(&objectives, 4);
-    assert_eq!((name, message.as_str()), ("TooManyBands", "the objectives have more than 4 priorities"));
+    assert_eq!(reason(&objectives, bands(5)).0, "Accepted");
+    let (name, message) = reason(&objectives, bands(4));
+    let expected = "the objectives and the configuration have more than 4 priorities";
+    assert_eq!((name, message.as_str()), ("TooManyBands", expected));
     let same = [objective("a", 7), objective("b", 7), objective("c", 0)];
-    assert_eq!(reason(&same, 2).0, "Accepted", "0 has a band in any case, and 7 has one");
+    assert_eq!(reason(&same, bands(2)).0, "Accepted", "0 has a band in any case, and 7 has one");
+    let configured = [1, 7, 8].map(Priority).into();
+    assert_eq!(reason(&same, Bands { configured: &configured, most: 4 }).0, "Accepted", "0, 1, 7 and 8");
+    assert_eq!(reason(&same, Bands { configured: &configured, most: 3 }).0, "TooManyBands");
 }
 
 #[test]
 fn the_pool_that_is_referred_to_is_there_or_not() {
     let verdict = |kind: &str, pool_exists: bool| {
         let objective = Objective { pool: pool_ref(kind), ..objective("a", 1) };
-        let verdicts = of_objectives([("new", vec![&objective]), ("old", vec![])], pool_exists, 64);
-        (verdicts[0].wanted.resolved_refs.holds, verdicts[0].wanted.resolved_refs.reason)
+        let verdicts = of_objectives([("new", vec![&objective]), ("old", vec![])], pool_exists, bands(64));
+        let Stand { holds, reason, .. } = &wanted(&verdicts[0]).resolved_refs;
+        (*holds, *reason)
     };
     assert_eq!(verdict("InferencePool", true), (true, "ResolvedRefs"));
     assert_eq!(verdict("InferencePool", false), (false, "BackendNotFound"));
@@ -113,11 +129,11 @@ fn a_message_does_not_grow_without_end() {
     let models: Vec<String> = (0..1_000).map(|number| format!("model-{number}")).collect();
     let models: Vec<&str> = models.iter().map(String::as_str).collect();
     let verdicts = of_all(&[rewrite("a", &models), rewrite("b", &models)]);
-    let message = &verdicts[1].wanted.accepted.message;
+    let message = &wanted(&verdicts[1]).accepted.message;
     assert!(message.len() < 1_000 && message.ends_with(", 990 more"), "{message}");
     let long = "x".repeat(100_000);
     let verdicts = of_all(&[rewrite("a", &[&long]), rewrite("b", &[&long])]);
-    assert!(verdicts[1].wanted.accepted.message.len() < 1_000);
+    assert!(wanted(&verdicts[1]).accepted.message.len() < 1_000);
 }
 
 #[test]
@@ -131,4 +147,22 @@ fn odd_rules_are_remarked_upon() {
     assert!(with(&[]).contains("no targets"));
     assert!(with(&[("a", Some(1)), ("b", None)]).contains("without a weight"));
     assert!(with(&[("a", Some(1)), ("b", Some(2))]).ends_with("its rules are in force"));
+}
+
+#[test]
+fn each_pool_has_a_field_manager_that_the_server_takes() {
+    assert_eq!(field_manager("chat"), "sluice-epp-chat");
+    assert_ne!(field_manager("chat"), field_manager("images"));
+    assert_eq!(field_manager(&"x".repeat(253)).len(), 128);
+    let managers = ["kubectl-edit", "sluice-epp-chat", "sluice-epp-images", "another-epp"];
+    assert_eq!(reporters(managers.into_iter()), ["sluice-epp-chat", "sluice-epp-images"].map(str::to_owned).into());
+}
+
+#[test]
+fn only_what_pickers_of_this_pool_have_said_is_taken_back() {
+    let said_by = |pool: &str| Observed { reporters: [field_manager(pool)].into(), ..Observed::default() };
+    let of = |observed: &Observed| released(SubjectKind::Rewrite, "new", &key("a"), observed, "chat");
+    assert!(of(&Observed::default()).is_none() && of(&said_by("images")).is_none());
+    let verdict = of(&said_by("chat")).unwrap();
+    assert_eq!((verdict.wanted, verdict.subject.kind), (None, SubjectKind::Rewrite));
 }

@@ -1,12 +1,12 @@
 //! A follower, and the server that it hears.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kube::Config;
 use serde_json::json;
-use sluice_kube::{Index, Kubernetes, Membership};
+use sluice_kube::{Bands, Index, Kubernetes, Membership};
 use sluice_testkit::apiserver::pod;
 use sluice_testkit::{ApiServer, Resource};
 use tokio::sync::watch;
@@ -63,9 +63,10 @@ impl Followed {
         let (sender, known) = watch::channel(Known::default());
         let (verdicts, heard) = watch::channel(Vec::new());
         let mut follower = JoinSet::new();
-        follower.spawn(kubernetes.reporter(kubernetes.namespace(), heard, watch::channel(true).1).run());
-        follower.spawn(kubernetes.follow(chat::id(), membership, move |index| {
-            verdicts.send_replace(index.verdicts(64));
+        follower.spawn(kubernetes.reporter(&chat::id(), heard, watch::channel(true).1).run());
+        let configured = watch::channel(BTreeSet::new()).1;
+        follower.spawn(kubernetes.follow(chat::id(), membership, configured.clone(), move |index| {
+            verdicts.send_replace(index.verdicts(Bands { configured: &configured.borrow(), most: 64 }));
             drop(sender.send_replace(Known::of(index)));
         }));
         Ok(Self { server, known, _follower: follower })

@@ -83,6 +83,25 @@ async fn a_watch_that_ends_or_is_too_old_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_pod_that_is_deleted_and_made_anew_again_and_again_is_there_in_its_last_life() {
+    const LIVES: u32 = 1_000;
+    let followed = Followed::of_pool().unwrap();
+    followed.wait(|known| known.complete).await.unwrap();
+    let ip = |life: u32| std::net::Ipv4Addr::from_bits(0x0a01_0000 + life).to_string();
+    for life in 1..=LIVES {
+        followed.server.delete(Resource::POD, "a");
+        followed.server.apply(Resource::POD, pod("a", &ip(life), &json!({"app": "vllm"})));
+        if life % 100 == 0 {
+            // What comes next meets a list.
+            followed.server.forget_history();
+            followed.server.end_watches();
+        }
+        tokio::task::yield_now().await;
+    }
+    followed.wait_for_endpoints(&[&format!("a-rank-0 {}:8000", ip(LIVES))]).await.unwrap();
+}
+
+#[tokio::test]
 async fn while_the_server_is_away_everything_stays_and_afterwards_it_is_as_the_server_has_it() {
     let mut followed = Followed::of_pool().unwrap();
     let before = followed.wait(|known| known.complete).await.unwrap();

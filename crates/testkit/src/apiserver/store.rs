@@ -234,9 +234,15 @@ impl Store {
         });
     }
 
-    /// The object with the conditions of `patch`, which is for one life of it; otherwise the status of the refusal. What
+    /// The object once `manager` has applied the conditions of `patch`, which is for one life of it; otherwise the status of the refusal. What
     /// changes nothing makes no new version.
-    pub(crate) fn apply_conditions(&self, resource: Resource, name: &str, patch: &Value) -> Result<Value, u16> {
+    pub(crate) fn apply_conditions(
+        &self,
+        resource: Resource,
+        name: &str,
+        manager: &str,
+        patch: &Value,
+    ) -> Result<Value, u16> {
         let mut outcome = Err(404);
         self.change(|state| {
             let Some(before) = state.objects.get(&(resource, name.to_owned())).cloned() else { return };
@@ -245,10 +251,18 @@ impl Store {
                 outcome = Err(409);
                 return;
             }
-            let after = conditions::with_conditions(before.clone(), patch);
+            let after = conditions::with_applied(before.clone(), manager, &conditions::list(patch));
             outcome = Ok(if after == before { before } else { state.put(resource, after) });
         });
         outcome
+    }
+
+    /// Gives an object these conditions in place of those it has, if it is there.
+    pub(crate) fn edit_conditions(&self, resource: Resource, name: &str, conditions: &[Value]) {
+        self.change(|state| {
+            let Some(before) = state.objects.get(&(resource, name.to_owned())).cloned() else { return };
+            state.put(resource, conditions::with_edited(before, conditions));
+        });
     }
 
     /// At most `limit` objects, those that come after the first `passed`, which is what the text for going on says.
