@@ -5,8 +5,12 @@
 //! request ──token──> Verdicts ──fresh──────────────────────────────> the page, 401, or 403
 //!                        └─none─> joins the review that is under way,
 //!                                 or begins it ──> API server ──answer──┘
-//!                                                      └──no answer──> 503
+//!                                      │               └──no answer──> 503
+//!                                      └──no place in time───────────> 503
 //! ```
+//!
+//! Whoever was let in lately has places of their own at the API server: tokens that nobody knows, however many, hold them
+//! up neither while an answer is fresh nor when it has to be asked for again.
 
 mod verdicts;
 
@@ -30,8 +34,12 @@ use self::verdicts::{Question, Verdicts};
 
 /// Tokens are a few hundred bytes, or a few thousand where they name many groups.
 const LONGEST_TOKEN: usize = 16 << 10;
-/// So many questions are with the API server at once, whoever asks.
-const MOST_REVIEWS: usize = 4;
+/// So many questions about strangers are with the API server at once, whoever asks,
+const MOST_REVIEWS: usize = 8;
+/// and so many about those who were let in lately.
+const MOST_REVIEWS_OF_KNOWN: usize = 4;
+/// Longer than that nobody waits for one of these places.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Half of what scrapers wait for a page.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -45,6 +53,7 @@ struct Inner {
     /// Of this process alone: what is remembered of a token says nothing to anybody else.
     key: hmac::Key,
     places: Semaphore,
+    places_of_known: Semaphore,
     state: Mutex<Known>,
 }
 
@@ -57,14 +66,29 @@ struct Known {
 }
 
 /// A question that is with the API server; in the end its answer, if there is one.
-type Review = OnceCell<Option<Access>>;
+type Review = OnceCell<Result<Access, NoAnswer>>;
+
+/// Why it is not known who may.
+#[derive(Clone, Copy, Debug)]
+enum NoAnswer {
+    /// The API server does not say.
+    Silent,
+    /// Too many others are asked about.
+    Crowded,
+}
 
 impl Gate {
     pub(crate) fn new(reviewer: Reviewer) -> anyhow::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
         let key = key.ok().context("reading random numbers from the system")?;
-        let places = Semaphore::new(MOST_REVIEWS);
-        Ok(Self(Arc::new(Inner { reviewer, clock: SystemClock::start(), key, places, state: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            reviewer,
+            clock: SystemClock::start(),
+            key,
+            places: Semaphore::new(MOST_REVIEWS),
+            places_of_known: Semaphore::new(MOST_REVIEWS_OF_KNOWN),
+            state: Mutex::default(),
+        })))
     }
 
     /// To be put before pages. The verb is the method in small letters, as Kubernetes has it.
@@ -73,25 +97,29 @@ impl Gate {
         let path = request.uri().path().to_owned();
         let Some(token) = bearer(request.headers()) else { return unauthorized() };
         match gate.access(token, &verb, &path).await {
-            Some(Access::Allowed) => next.run(request).await,
-            Some(Access::Unknown) => unauthorized(),
-            Some(Access::Denied { user }) => {
+            Ok(Access::Allowed) => next.run(request).await,
+            Ok(Access::Unknown) => unauthorized(),
+            Ok(Access::Denied { user }) => {
                 (StatusCode::FORBIDDEN, format!("{user} may not {verb} {path}\n")).into_response()
             }
-            None => {
+            Err(NoAnswer::Crowded) => {
+                let body = "too many tokens are shown that are not known: try again\n";
+                (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], body).into_response()
+            }
+            Err(NoAnswer::Silent) => {
                 let body = "cannot ask the API server whether this token may: the picker's log says why\n";
                 (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
             }
         }
     }
 
-    /// What the API server says now, or said not long ago; none if it does not say.
-    async fn access(&self, token: &str, verb: &str, path: &str) -> Option<Access> {
+    /// What the API server says now, or said not long ago.
+    async fn access(&self, token: &str, verb: &str, path: &str) -> Result<Access, NoAnswer> {
         let question = self.question(token, verb, path);
         let review = {
             let mut known = self.known();
             if let Some(access) = known.verdicts.fresh(&question, self.0.clock.now()) {
-                return Some(access.clone());
+                return Ok(access.clone());
             }
             known.join(&question)
         };
@@ -99,14 +127,14 @@ impl Gate {
         review.get_or_init(|| self.review(question, token, verb, path)).await.clone()
     }
 
-    async fn review(&self, question: Question, token: &str, verb: &str, path: &str) -> Option<Access> {
-        let Inner { reviewer, clock, places, .. } = &*self.0;
-        let asked = clock.now();
-        let review = async {
-            // Nobody closes it.
-            let _place = places.acquire().await;
-            reviewer.review(token, verb, path).await
+    async fn review(&self, question: Question, token: &str, verb: &str, path: &str) -> Result<Access, NoAnswer> {
+        let Inner { reviewer, clock, places, places_of_known, .. } = &*self.0;
+        let places = if self.known().verdicts.was_allowed(&question, clock.now()) { places_of_known } else { places };
+        let Ok(_place) = tokio::time::timeout(PLACE_TIMEOUT, places.acquire()).await else {
+            return Err(NoAnswer::Crowded);
         };
+        let asked = clock.now();
+        let review = reviewer.review(token, verb, path);
         let outcome = match tokio::time::timeout(REVIEW_TIMEOUT, review).await {
             Ok(outcome) => outcome.map_err(|error| error.to_string()),
             Err(_elapsed) => Err("the API server does not answer in time".to_owned()),
@@ -118,14 +146,14 @@ impl Gate {
                     tracing::info!("the API server reviews tokens again");
                 }
                 known.verdicts.learn(question, access.clone(), asked);
-                Some(access)
+                Ok(access)
             }
             Err(error) => {
                 if known.trouble.as_ref() != Some(&error) {
                     tracing::error!(error, "cannot tell who may read the metrics port: nobody may meanwhile");
                     known.trouble = Some(error);
                 }
-                None
+                Err(NoAnswer::Silent)
             }
         }
     }

@@ -138,6 +138,39 @@ async fn an_api_server_that_hangs_does_not_hold_a_scraper_for_ever() {
 }
 
 #[tokio::test]
+async fn a_flood_of_unknown_tokens_holds_up_nobody_who_was_let_in_and_nobody_else_for_long() {
+    let guarded = Guarded::start();
+    guarded.server.set_user("fresh", "prometheus");
+    guarded.server.set_user("new", "prometheus");
+    assert_eq!(guarded.metrics("good").await, StatusCode::OK);
+    tokio::time::sleep(verdicts::FRESH_FOR).await;
+    assert_eq!(guarded.metrics("fresh").await, StatusCode::OK);
+
+    // Each of two reviews of a good token takes so long.
+    let each = Duration::from_millis(1_800);
+    guarded.server.delay_reviews(each);
+    let timed = async |token: &'static str| {
+        let begin = SystemClock::start();
+        // The flood is there before.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let response = guarded.ask(Method::GET, "/metrics", Some(&format!("Bearer {token}"))).await;
+        (response, begin.now().saturating_since(sluice_core::Time::ZERO))
+    };
+    let bad: Vec<_> = (0..40).map(|number| format!("bad {number}")).collect();
+    let flood = futures_util::future::join_all(bad.iter().map(|token| guarded.metrics(token)));
+    let (statuses, fresh, good, new) = tokio::join!(flood, timed("fresh"), timed("good"), timed("new"));
+    assert_eq!(fresh.0.status(), StatusCode::OK);
+    assert!(fresh.1 < each, "an answer that is known needs no review: {:?}", fresh.1);
+    assert_eq!(good.0.status(), StatusCode::OK);
+    assert_eq!(new.0.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(new.0.headers()[header::RETRY_AFTER], "1");
+    assert!(new.1 < PLACE_TIMEOUT + each, "{:?}", new.1);
+    let reviewed = statuses.iter().filter(|status| **status == StatusCode::UNAUTHORIZED).count();
+    assert_eq!(reviewed, MOST_REVIEWS, "{statuses:?}");
+    assert_eq!(guarded.metrics("new").await, StatusCode::OK, "afterwards there is room");
+}
+
+#[tokio::test]
 async fn what_is_remembered_of_a_token_is_not_the_token() {
     let guarded = Guarded::start();
     let [gate, other] = [(); 2].map(|()| Gate::new(reviewer(&guarded.server)).unwrap());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use aws_lc_rs::digest;
 use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
 use sluice_flow::{DesiredPriorities, SOFT_BAND_LIMIT};
@@ -31,6 +32,8 @@ pub(crate) struct Target {
     pub(crate) namespace: Option<String>,
     pub(crate) group: String,
     pub(crate) membership: Membership,
+    /// What those are called who elect a leader among them: all pickers of the pool, and no others.
+    pub(crate) fleet: String,
 }
 
 impl Target {
@@ -43,10 +46,26 @@ impl Target {
                 name: flags.pool_name().to_owned(),
                 namespace: flags.pool_namespace.clone().or_else(|| flags.environment.namespace.clone()),
                 group: flags.pool_group.clone(),
+                fleet: fleet(flags, &membership),
                 membership,
             }),
             membership => Err(membership.err().into_iter().chain(names).collect()),
         }
+    }
+}
+
+/// The name of the pool or of the workload. Where neither is known, everybody who chooses pods would be called alike: what
+/// they choose tells them apart.
+fn fleet(flags: &Flags, membership: &Membership) -> String {
+    let name = flags.pool_name();
+    match membership {
+        Membership::Selector { selector, .. } if flags.environment.workload().is_none() => {
+            let ports = flags.endpoint_target_ports.iter().flat_map(|ports| &ports.0);
+            let chosen = ports.fold(selector.clone(), |chosen, port| format!("{chosen} {port}"));
+            let digest = digest::digest(&digest::SHA256, chosen.as_bytes());
+            digest.as_ref().iter().take(8).fold(format!("{name}-"), |name, byte| format!("{name}{byte:02x}"))
+        }
+        Membership::Selector { .. } | Membership::Pool => name.to_owned(),
     }
 }
 
@@ -112,7 +131,7 @@ pub(crate) fn start(
     election: Option<Election>,
     tasks: &Tasks,
 ) -> anyhow::Result<Followed> {
-    let Target { name, namespace, group, membership } = target;
+    let Target { name, namespace, group, membership, fleet } = target;
     let kubernetes = Handle::current().block_on(Kubernetes::find())?;
     let namespace = namespace.unwrap_or_else(|| kubernetes.namespace().to_owned());
     tracing::info!(namespace, pool = name, ?membership, "following the pool in Kubernetes");
@@ -136,7 +155,7 @@ pub(crate) fn start(
     let reviewer = kubernetes.reviewer();
     let (leadership, begin) = match election {
         Some(Election { candidature, populate_standbys }) => {
-            let leadership = Leadership::seek(&kubernetes, &id, candidature, tasks)?;
+            let leadership = Leadership::seek(&kubernetes, &id.namespace, &fleet, candidature, tasks)?;
             let begin = (!populate_standbys).then(|| leadership.leads());
             (Some(leadership), begin)
         }
@@ -266,6 +285,7 @@ mod tests {
             namespace: Some("lab".into()),
             group: "g".into(),
             membership: Membership::Pool,
+            fleet: "chat".into(),
         };
         assert_eq!(named, Ok(expected));
         let around = target(&["--pool-name", "chat"], environment()).unwrap();
@@ -281,7 +301,24 @@ mod tests {
         let target = target(&line, environment).unwrap();
         let ports = TargetPorts::new([8001, 8000]);
         assert_eq!(target.membership, Membership::Selector { selector: "app in (a,b)".into(), ports });
-        assert_eq!(target.name, "picker");
+        assert_eq!((&*target.name, &*target.fleet), ("picker", "picker"));
+    }
+
+    #[test]
+    fn pickers_that_choose_the_same_are_one_fleet_and_others_are_another_one() {
+        let fleet = |selector, ports, environment| {
+            let line = ["--endpoint-selector", selector, "--endpoint-target-ports", ports];
+            target(&line, environment).unwrap().fleet
+        };
+        let nameless = || Environment { namespace: Some("lab".into()), pod_name: None };
+        let one = fleet("app=a", "8000", nameless());
+        assert!(one.starts_with("epp-") && one.len() == 20, "{one}");
+        assert_eq!(one, fleet("app=a", "8000", nameless()));
+        assert_ne!(one, fleet("app=b", "8000", nameless()));
+        assert_ne!(one, fleet("app=a", "8001", nameless()));
+        let of_workload = |pod: &str| Environment { namespace: None, pod_name: Some(pod.into()) };
+        assert_eq!(fleet("app=a", "8000", of_workload("picker-7d4b9c6f5-x2k8z")), "picker");
+        assert_eq!(fleet("app=b", "8000", of_workload("picker-5c6f7d8b9-q4r2t")), "picker", "in a rolling update");
     }
 
     #[test]

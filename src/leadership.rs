@@ -10,7 +10,7 @@ use prometheus::{IntGauge, Registry};
 use rand::TryRng as _;
 use sluice_core::{Clock, Criticality, Tasks};
 use sluice_flow::Signal;
-use sluice_kube::{Kubernetes, PoolId, Timings};
+use sluice_kube::{Kubernetes, Timings};
 use sluice_router::admission::Admission;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -55,17 +55,17 @@ impl Candidature {
 }
 
 impl Leadership {
-    /// Takes part in the election for `pool` until told to [leave](Self::leave).
+    /// Takes part in the election among the pickers of `fleet` until told to [leave](Self::leave).
     pub(crate) fn seek(
         kubernetes: &Kubernetes,
-        pool: &PoolId,
+        namespace: &str,
+        fleet: &str,
         candidature: Candidature,
         tasks: &Tasks,
     ) -> anyhow::Result<Self> {
         let Candidature { clock, host, gauge, admission, stale } = candidature;
-        let PoolId { namespace, name, group: _ } = pool;
-        let identity = format!("{host}_{}", random_name()?);
-        let candidate = kubernetes.candidate(namespace, lease(namespace, name), identity, Timings::default(), clock);
+        let (lease, identity) = (lease(namespace, fleet), identity(&host)?);
+        let candidate = kubernetes.candidate(namespace, lease, identity, Timings::default(), clock);
         let (changed, leads) = watch::channel(false);
         let this = Self { leads, leave: CancellationToken::new(), left: CancellationToken::new() };
         let (leave, left, news) = (this.leave.clone(), this.left.clone(), changed.clone());
@@ -106,15 +106,15 @@ impl Leadership {
 }
 
 /// As llm-d-router's EPP calls it, so that pickers of both kinds wait for each other.
-fn lease(namespace: &str, pool: &str) -> String {
-    format!("epp-{namespace}-{pool}.llm-d.ai")
+fn lease(namespace: &str, fleet: &str) -> String {
+    format!("epp-{namespace}-{fleet}.llm-d.ai")
 }
 
-/// What no other process is called, be it on the same host.
-fn random_name() -> anyhow::Result<String> {
+/// What no other process is called, be it on a host of the same name.
+fn identity(host: &str) -> anyhow::Result<String> {
     let mut bytes = [0; 16];
     rand::rngs::SysRng.try_fill_bytes(&mut bytes).context("reading random numbers from the system")?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+    Ok(format!("{host}_{:032x}", u128::from_be_bytes(bytes)))
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_lease_is_called_by_the_pool_and_a_picker_like_no_other() {
         assert_eq!(lease("lab", "chat"), "epp-lab-chat.llm-d.ai");
-        assert_ne!(random_name().unwrap(), random_name().unwrap());
-        assert_eq!(random_name().unwrap().len(), 32);
+        assert_ne!(identity("host").unwrap(), identity("host").unwrap());
+        assert_eq!(identity("host").unwrap().len(), "host_".len() + 32);
     }
 }

@@ -8,6 +8,8 @@ use sluice_kube::Access;
 
 /// For so long after it was asked for an answer counts, also one that says no.
 pub(crate) const FRESH_FOR: Duration = Duration::from_secs(10);
+/// For so long it is known who was let in, which lets nobody in.
+const KNOWN_FOR: Duration = Duration::from_secs(60 * 60);
 /// So many answers are remembered.
 const MOST: usize = 256;
 
@@ -21,7 +23,7 @@ impl Question {
     }
 }
 
-/// The answers of the last [`FRESH_FOR`].
+/// The answers of the last [`FRESH_FOR`], and the permissions of the last [`KNOWN_FOR`].
 #[derive(Default)]
 pub(super) struct Verdicts(BTreeMap<Question, Verdict>);
 
@@ -34,6 +36,10 @@ impl Verdict {
     fn is_fresh(&self, now: Time) -> bool {
         now.saturating_since(self.asked) < FRESH_FOR
     }
+
+    fn is_known(&self, now: Time) -> bool {
+        self.access == Access::Allowed && now.saturating_since(self.asked) < KNOWN_FOR
+    }
 }
 
 impl Verdicts {
@@ -42,10 +48,15 @@ impl Verdicts {
         self.0.get(question).filter(|verdict| verdict.is_fresh(now)).map(|verdict| &verdict.access)
     }
 
+    /// Whether the last answer, not long ago, was a permission.
+    pub(super) fn was_allowed(&self, question: &Question, now: Time) -> bool {
+        self.0.get(question).is_some_and(|verdict| verdict.is_known(now))
+    }
+
     /// Remembers the answer to a question that was `asked` at that time. Where there is no room, the oldest goes, a refusal
     /// before a permission: whoever tries many tokens displaces nobody who has one.
     pub(super) fn learn(&mut self, question: Question, access: Access, asked: Time) {
-        self.0.retain(|_, verdict| verdict.is_fresh(asked));
+        self.0.retain(|_, verdict| verdict.is_fresh(asked) || verdict.is_known(asked));
         self.0.insert(question, Verdict { access, asked });
         if self.0.len() > MOST {
             let rank = |verdict: &Verdict| (verdict.access == Access::Allowed, verdict.asked);
@@ -80,6 +91,22 @@ mod tests {
             assert_eq!(verdicts.fresh(&question(number), at(11_000)), None);
         }
         assert_eq!(verdicts.fresh(&question(9), at(1_000)), None, "another question");
+    }
+
+    #[test]
+    fn who_was_let_in_is_known_for_an_hour_unless_the_answer_is_another_one() {
+        let mut verdicts = Verdicts::default();
+        for (number, access) in [Access::Allowed, Access::Unknown, denied()].into_iter().enumerate() {
+            verdicts.learn(question(number), access, at(0));
+        }
+        verdicts.learn(question(3), Access::Unknown, at(20_000));
+        for (number, expected) in [(0, true), (1, false), (2, false), (3, false)] {
+            assert_eq!(verdicts.was_allowed(&question(number), at(20_000)), expected, "{number}");
+            assert_eq!(verdicts.fresh(&question(number), at(30_000)), None, "{number}");
+        }
+        assert!(!verdicts.was_allowed(&question(0), at(3_600_000)));
+        verdicts.learn(question(0), Access::Unknown, at(30_000));
+        assert!(!verdicts.was_allowed(&question(0), at(30_000)));
     }
 
     #[test]
