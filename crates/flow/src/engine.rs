@@ -13,6 +13,7 @@ mod targets;
 mod time;
 mod victims;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -167,9 +168,13 @@ impl Engine {
 
     fn provision_bands(&mut self) {
         let named = self.config.bands.keys().chain(&self.desired).copied();
-        for priority in named.chain([Priority(0)]).collect::<Vec<_>>() {
-            self.band_for(priority);
-        }
+        let named: BTreeSet<Priority> = named.chain([Priority(0)]).collect();
+        let lacking: Vec<Priority> = named.into_iter().filter(|&named| self.band_index(named).is_none()).collect();
+        // All at once: to make room for thousands one by one would move those behind thousands of times.
+        let made = lacking.into_iter().rev();
+        self.bands
+            .extend(made.map(|priority| Band::new(priority, self.config.band(priority).clone(), self.config.budgets)));
+        self.bands.sort_by_key(|band| Reverse(band.priority));
         let keep: Vec<bool> = self.bands.iter().map(|b| b.tickets > 0 || self.is_provisioned(b.priority)).collect();
         let mut keep = keep.into_iter();
         self.bands.retain(|_| keep.next().unwrap_or(true));

@@ -24,6 +24,17 @@ fn band_zero_and_named_bands_exist_though_idle() {
     assert_eq!(priorities(&rig), [10, 0]);
 }
 
+/// Among those that are there, and in place of others.
+#[test]
+fn bands_stand_in_the_order_of_their_priorities_however_they_come() {
+    let mut rig = Rig::new(with_ceilings(&[(10, 1.0), (-3, 1.0)]), &[0]);
+    rig.queue(ask("a", 7));
+    rig.observe(desired(&[5, 50, -5]));
+    assert_eq!(priorities(&rig), [50, 10, 7, 5, 0, -3, -5]);
+    rig.observe(desired(&[60, 8, 5, -2, -9]));
+    assert_eq!(priorities(&rig), [60, 10, 8, 7, 5, 0, -2, -3, -9]);
+}
+
 #[test]
 fn too_many_bands_are_said_once_per_crossing() {
     let mut rig = Rig::new(plain(), &[1]);

@@ -190,8 +190,9 @@ impl UsageLimit for PriorityHoldback {
             Curve::Explicit(list) => {
                 for (band, ceiling) in bands.iter().zip(ceilings) {
                     // The list falls, so the last entry that is not below is the lowest of them.
-                    let above = list.iter().take_while(|(priority, _)| *priority >= band.priority);
-                    *ceiling = above.last().map_or(self.max_ceiling, |(_, ceiling)| *ceiling);
+                    let above = list.partition_point(|(priority, _)| *priority >= band.priority);
+                    let lowest = above.checked_sub(1).and_then(|index| list.get(index));
+                    *ceiling = lowest.map_or(self.max_ceiling, |(_, ceiling)| *ceiling);
                 }
             }
         }
