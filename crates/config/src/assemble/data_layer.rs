@@ -33,9 +33,11 @@ pub(super) fn is_default_source(instance: &Instance<'_>) -> bool {
     instance.plugin_type.name() == DEFAULT_SOURCE
 }
 
-/// How often endpoints are scraped once all sources of metrics are built; `default` is for a source that does not say.
+/// How often endpoints are scraped once all sources of metrics are built; `default` is for a source that does not say. A
+/// source without an extractor is not read, whatever it says.
 pub(super) fn scrape_interval(resolved: &Resolved<'_>, built: &[Option<Built>], default: Duration) -> Duration {
-    let named = resolved.metrics.sources.iter().map(|source| source.source.value);
+    let named = resolved.metrics.sources.iter().filter(|source| !source.extractors.is_empty());
+    let named = named.map(|source| source.source.value);
     let of_type = (0..built.len()).filter(|&index| is_default_source(&resolved.instances[index]));
     let source = |index: usize| built[index].as_ref()?.roles.metrics_source.as_ref();
     named.chain(of_type).find_map(source).map_or(default, |source| source.interval(default))
@@ -67,6 +69,12 @@ impl Assembler<'_, '_> {
             self.note_unserved(reader, resolved);
         }
         metrics
+    }
+
+    /// Endpoints are scraped, or there is an error: a source says so, or a plugin in use. To be called when all of those are
+    /// known that do not depend on it.
+    pub(super) fn is_scraped(&self, resolved: &ResolvedMetrics) -> bool {
+        resolved.sources.iter().any(|source| !source.extractors.is_empty()) || self.reader().is_some()
     }
 
     /// A plugin in use that acts on scraped metrics: the first one declared, by its index, or one that nobody declared.
@@ -144,7 +152,10 @@ impl Assembler<'_, '_> {
                 let role = of(self.roles[index].as_ref()?)?;
                 Some(Chosen { name: self.instances[index].name.clone(), role })
             }
-            None => Some(Chosen { name: plugin_type.to_owned(), role: of(&self.inject(plugin_type)?)? }),
+            None => {
+                let role = of(&self.inject(plugin_type)?)?;
+                Some(Chosen { name: self.name_of_injected(plugin_type), role })
+            }
         }
     }
 

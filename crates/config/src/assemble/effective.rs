@@ -29,13 +29,17 @@ impl Assembler<'_, '_> {
         metrics: Option<&Metrics>,
         parsers: &ChosenParsers,
         flow_control: Option<&FlowControl>,
+        sheds_by: Option<Choice>,
     ) -> Value {
         let declared = self.instances.iter().zip(&self.parameters);
         let declared = declared.map(|(Instance { name, plugin_type, .. }, parameters)| {
             entry(name, plugin_type.name(), parameters.as_ref())
         });
         let filled_in = self.injected.iter();
-        let filled_in = filled_in.map(|(name, built)| entry(name, name, built.as_ref().map(|built| &built.parameters)));
+        let filled_in = filled_in.map(|(type_name, built)| {
+            let parameters = built.as_ref().map(|built| &built.parameters);
+            entry(&self.name_of_injected(type_name), type_name, parameters)
+        });
         let mut data_layer = Map::new();
         if let Some(discovery) = resolved.discovery {
             let discovery = json!({"pluginRef": self.instances[discovery.value].name});
@@ -51,10 +55,10 @@ impl Assembler<'_, '_> {
             (ResolvedAdmission::FlowControl(section), Some(built)) => {
                 (vec!["flowControl"], self.flow_control_section(section, built))
             }
-            (ResolvedAdmission::Legacy(Some(detector)), _) => {
-                (vec![], json!({"saturationDetector": {"pluginRef": self.chosen_name(Some(*detector))}}))
+            (ResolvedAdmission::Legacy(_), _) if sheds_by.is_some() => {
+                (vec![], json!({"saturationDetector": {"pluginRef": self.chosen_name(sheds_by)}}))
             }
-            (ResolvedAdmission::FlowControl(_) | ResolvedAdmission::Legacy(None), _) => (vec![], json!({})),
+            (ResolvedAdmission::FlowControl(_) | ResolvedAdmission::Legacy(_), _) => (vec![], json!({})),
         };
         if !resolved.populate_standbys {
             gates.push("haPopulateNonLeaderDatastore=false");
@@ -89,7 +93,10 @@ impl Assembler<'_, '_> {
         let is_picker = |instance: usize| roles(instance).is_some_and(|roles| roles.picker.is_some());
         if !entries.iter().any(|entry| is_picker(entry.instance)) {
             let declared = (0..self.instances.len()).find(|instance| is_picker(*instance));
-            let picker = declared.map_or(DEFAULT_PICKER, |instance| self.instances[instance].name.as_str());
+            let picker = match declared {
+                Some(instance) => self.instances[instance].name.clone(),
+                None => self.name_of_injected(DEFAULT_PICKER),
+            };
             plugins.push(json!({"pluginRef": picker}));
         }
         json!({"name": name, "plugins": plugins})

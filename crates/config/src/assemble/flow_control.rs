@@ -9,7 +9,7 @@ use super::Assembler;
 use crate::FlowControl;
 use crate::diagnostics::Remark;
 use crate::plugin::Roles;
-use crate::resolve::{Choice, ResolvedAdmission, ResolvedBand, ResolvedFlowControl};
+use crate::resolve::{Choice, Resolved, ResolvedAdmission, ResolvedBand, ResolvedFlowControl, UTILIZATION};
 use crate::settings::{self, Settings};
 
 /// The plugin that the reference makes where none is declared.
@@ -71,6 +71,18 @@ impl Assembler<'_, '_> {
         }
         self.warn_of_closed_bands(resolved.usage_limit.as_ref(), &config, &desired);
         Some(FlowControl { config, desired })
+    }
+
+    /// The detector that refuses sheddable requests where there is no flow control. The default one does so where
+    /// endpoints are scraped anyway; it is no reason to scrape them. To be called when it is known which plugins are in use.
+    pub(super) fn sheds_by(&self, resolved: &Resolved<'_>) -> Option<Choice> {
+        match resolved.admission {
+            ResolvedAdmission::FlowControl(_) => None,
+            ResolvedAdmission::Legacy(Some(named)) => Some(named),
+            ResolvedAdmission::Legacy(None) => {
+                self.is_scraped(&resolved.metrics).then_some(Choice::Default(UTILIZATION))
+            }
+        }
     }
 
     pub(super) fn detector(&mut self, choice: Option<&Choice>) -> Option<Arc<dyn SaturationDetector>> {

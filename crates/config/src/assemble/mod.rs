@@ -55,6 +55,7 @@ pub(crate) struct Parts {
 /// * no parser: those of the reference's default list
 /// * nobody who brings what a plugin needs: the default producer of it
 /// * a policy of flow control: the declared plugin that has the name of the default type, else that type
+/// * no detector without flow control: the same, if endpoints are scraped
 ///
 /// Plugins of `previous` that stay the same go on. Every plugin is built anyhow, so that what is said of it does not
 /// depend on what was before.
@@ -105,6 +106,7 @@ pub(crate) fn assemble(
     let wanted = if resolved.profiles.is_empty() { &default } else { resolved.profiles.as_slice() };
     let profiles: Vec<Profile> = wanted.iter().filter_map(|profile| assembler.profile(profile)).collect();
     let handler = assembler.handler(wanted);
+    let sheds_by = assembler.sheds_by(resolved);
     let admission = match &resolved.admission {
         ResolvedAdmission::FlowControl(flow_control) => {
             assembler.flow_control(flow_control, &resolved.settings).map(|mut built| {
@@ -112,10 +114,10 @@ pub(crate) fn assemble(
                 (Some(built), None)
             })
         }
-        ResolvedAdmission::Legacy(None) => Some((None, None)),
-        ResolvedAdmission::Legacy(Some(detector)) => {
-            assembler.detector(Some(detector)).map(|detector| (None, Some(detector)))
-        }
+        ResolvedAdmission::Legacy(_) => match &sheds_by {
+            Some(detector) => assembler.detector(Some(detector)).map(|detector| (None, Some(detector))),
+            None => Some((None, None)),
+        },
     };
     let parsers = assembler.parsers(&resolved.parsers);
     let (token_estimate, load_producer) = assembler.token_estimate();
@@ -131,7 +133,7 @@ pub(crate) fn assemble(
         previous.refuse_changes(&fixed, resolved, document, assembler.diagnostics);
     }
     let (flow_control, legacy_detector) = admission?;
-    let effective = assembler.effective(resolved, wanted, metrics.as_ref(), &parsers, flow_control.as_ref());
+    let effective = assembler.effective(resolved, wanted, metrics.as_ref(), &parsers, flow_control.as_ref(), sheds_by);
     match Scheduler::new(handler?, profiles) {
         Ok(scheduler) => Some(Parts {
             scheduler,
@@ -225,11 +227,11 @@ impl Assembler<'_, '_> {
 
     /// The plugin of a type that the configuration does not mention, with its default parameters: always the
     /// same one.
-    fn inject(&mut self, name: &'static str) -> Option<Roles> {
-        if let Some(injected) = self.injected.get(name) {
+    fn inject(&mut self, type_name: &'static str) -> Option<Roles> {
+        if let Some(injected) = self.injected.get(type_name) {
             return injected.clone().map(|built| built.roles);
         }
-        let built = match self.registry.iter().find(|plugin_type| plugin_type.name() == name) {
+        let built = match self.registry.iter().find(|plugin_type| plugin_type.name() == type_name) {
             Some(plugin_type) => {
                 // What nobody has written is nothing to warn anybody of.
                 let mut diagnostics = self.diagnostics.none_yet();
@@ -239,15 +241,25 @@ impl Assembler<'_, '_> {
                 built
             }
             None => {
-                let message = format!("the plugin type {name:?}, which is needed here, is not available");
+                let message = format!("the plugin type {type_name:?}, which is needed here, is not available");
                 self.error(Document::ROOT, Remark::new(message));
                 None
             }
         };
-        let built = built.map(|built| self.kept.keep(name, name, built));
+        let name = self.name_of_injected(type_name);
+        let built = built.map(|built| self.kept.keep(&name, type_name, built));
         let roles = built.as_ref().map(|built| built.roles.clone());
-        self.injected.insert(name, built);
+        self.injected.insert(type_name, built);
         roles
+    }
+
+    /// What a plugin of this type is called that nobody has declared: as its type, unless a declared plugin, which is of
+    /// another type, has that name.
+    fn name_of_injected(&self, type_name: &str) -> String {
+        let is_free = |name: &String| self.instances.iter().all(|instance| instance.name != *name);
+        let numbered = (2..).map(|number: u64| format!("{type_name}-{number}"));
+        // Endless, and only as many are taken as there are instances.
+        std::iter::once(type_name.to_owned()).chain(numbered).find(is_free).unwrap_or_default()
     }
 
     /// Whatever declared plugins need and none of them brings. What none of them needs is warned of.

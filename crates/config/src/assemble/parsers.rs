@@ -28,7 +28,7 @@ impl Assembler<'_, '_> {
                     if roles.parser.is_none() {
                         self.error(*node, Remark::new(format!("the plugin type {plugin_type:?} is not a parser")));
                     }
-                    (plugin_type.to_owned(), roles.parser)
+                    (self.name_of_injected(plugin_type), roles.parser)
                 }
             };
             let Some(parser) = parser else { continue };

@@ -14,7 +14,7 @@ const FIRST_COME: &str = "fcfs-ordering-policy";
 const ROUND_ROBIN: &str = "round-robin-fairness-policy";
 const GLOBAL_STRICT: &str = "global-strict-fairness-policy";
 const STATIC_LIMIT: &str = "static-usage-limit-policy";
-const UTILIZATION: &str = "utilization-detector";
+pub(crate) const UTILIZATION: &str = "utilization-detector";
 
 /// Orderings whose keys are deadlines. They promise an order over all tenants, which turns by tenant would
 /// break.
@@ -55,10 +55,12 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// The detector that refuses sheddable requests where there is no flow control.
+    /// The detector that refuses sheddable requests where there is no flow control: the one that is named, else the declared
+    /// plugin that has the name of the default one.
     pub(super) fn legacy_detector(&mut self, section: Option<&Located<RawPluginRef>>) -> Option<Choice> {
-        let reference = section.and_then(|section| filled(section.value.plugin_ref.as_ref()))?;
-        self.choose(Some(reference), &[UTILIZATION])
+        let reference = section.and_then(|section| filled(section.value.plugin_ref.as_ref()));
+        let is_known = reference.is_some() || self.names.contains(UTILIZATION);
+        is_known.then(|| self.choose(reference, &[UTILIZATION])).flatten()
     }
 
     fn bands(&mut self, raw: &[Located<RawPriorityBand>]) -> BTreeMap<Priority, ResolvedBand> {

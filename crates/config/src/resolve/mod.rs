@@ -23,6 +23,7 @@ use crate::raw::RawConfig;
 use crate::settings::Settings;
 use crate::weight::Weight;
 
+pub(crate) use flow_control::UTILIZATION;
 use names::Names;
 
 /// The configuration with names bound to what they name.
@@ -96,7 +97,8 @@ pub(crate) struct ResolvedSource {
 #[derive(Debug)]
 pub(crate) enum ResolvedAdmission {
     FlowControl(Box<ResolvedFlowControl>),
-    /// Nobody, but what is sheddable is refused while this detector reports saturation.
+    /// Nobody, but what is sheddable is refused while this detector reports saturation, or the default one if none is
+    /// known and endpoints are scraped.
     Legacy(Option<Choice>),
 }
 

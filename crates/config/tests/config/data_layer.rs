@@ -93,6 +93,25 @@ dataLayer: {sources: [{pluginRef: metrics-data-source}]}
 }
 
 #[test]
+fn a_source_that_is_not_read_says_nothing_of_how_often() {
+    let text = "
+plugins:
+  - type: test-reader
+  - {name: idle, type: metrics-data-source, parameters: {interval: 100}}
+  - {name: pages, type: metrics-data-source, parameters: {interval: 5000}}
+  - type: core-metrics-extractor
+dataLayer:
+  sources: [{pluginRef: idle}, {pluginRef: pages, extractors: [{pluginRef: core-metrics-extractor}]}]";
+    let expected = r#"every 5s, [{"extractors":[{"pluginRef":"core-metrics-extractor"}],"pluginRef":"pages"}]"#;
+    assert_eq!(scraped(text), expected);
+    assert_snapshot!(diagnose(text), @"
+    c.yaml:3:5: warning: plugins[0].parameters.staleness: scraped every 5s
+    c.yaml:8:25: warning: dataLayer.sources[0].pluginRef: has no effect: without an extractor nothing of its page is read
+    ok
+    ");
+}
+
+#[test]
 fn a_source_of_another_type_is_as_good() {
     let text = "
 plugins: [{type: test-reader}, {type: test-source}, {type: core-metrics-extractor}]

@@ -59,6 +59,23 @@ saturationDetector: {pluginRef: cap}
     }
 }
 
+/// What is filled in then has another name.
+#[test]
+fn it_can_be_read_back_where_a_plugin_of_another_type_has_the_name_of_a_type() {
+    for taken in ["max-score-picker", "single-profile-handler", "metrics-data-source", "core-metrics-extractor"] {
+        let text = format!(
+            "plugins: [{{type: test-reader}}, {{name: {taken}, type: test-scorer}}, {{name: {taken}-2, type: test-filter}}]"
+        );
+        let effective = accept(&text).effective;
+        let plugins = effective["plugins"].as_array().unwrap();
+        let of_type = |plugin_type: &str| plugins.iter().find(|plugin| plugin["type"] == plugin_type).unwrap();
+        assert_eq!(of_type(taken)["name"], format!("{taken}-3"), "{text}");
+        let again = accept(&effective.to_string());
+        assert_eq!(again.effective, effective, "{text}");
+        assert!(again.scraping.is_some(), "{text}");
+    }
+}
+
 #[test]
 fn what_was_left_out_is_filled_in() {
     let effective = accept(FULL).effective;

@@ -450,7 +450,28 @@ sluice:
     };
     assert_eq!(detector("flowControl: {saturationDetector: {pluginRef: concurrency-detector}}"), "Some(Detector(4))");
     assert_eq!(detector("saturationDetector: {pluginRef: concurrency-detector}"), "Some(Detector(4))");
-    assert_eq!(detector("flowControl: {saturationDetector: {}}"), "None");
+}
+
+#[test]
+fn without_the_gate_the_default_detector_sheds_where_endpoints_are_scraped_anyway() {
+    let with = |plugins: &str, rest: &str| accept(&format!("plugins: [{{type: {plugins}}}]\n{rest}"));
+    let detector = |plugins: &str, rest: &str| format!("{:?}", with(plugins, rest).legacy_detector);
+    let source =
+        "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}]}";
+    let scraped = "metrics-data-source}, {type: core-metrics-extractor";
+    for section in ["", "flowControl: {saturationDetector: {}}", "flowControl: {saturationDetector: {pluginRef: ''}}"] {
+        assert_eq!(detector("test-reader", section), "Some(DefaultDetector)", "{section}");
+        assert_eq!(detector(scraped, &format!("{source}\n{section}")), "Some(DefaultDetector)", "{section}");
+        assert_eq!(detector("utilization-detector", section), "Some(DefaultDetector)", "{section}");
+        for unscraped in ["test-scorer", scraped, "concurrency-detector"] {
+            assert_eq!(detector(unscraped, section), "None", "{unscraped}, {section}");
+            assert!(with(unscraped, section).scraping.is_none(), "{unscraped}, {section}");
+        }
+        assert_eq!(detector("concurrency-detector, name: utilization-detector", section), "Some(Detector(0))");
+    }
+    let effective = with("test-reader", "").effective;
+    assert_eq!(effective["flowControl"]["saturationDetector"]["pluginRef"], "utilization-detector");
+    assert_eq!(accept(&effective.to_string()).effective, effective);
 }
 
 #[test]

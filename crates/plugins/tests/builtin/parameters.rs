@@ -35,6 +35,7 @@ fn the_built_in_configuration_is_that_of_llm_d_router() {
         "openai-parser",
         "passthrough-parser",
         "single-profile-handler",
+        "utilization-detector",
         "vllmhttp-parser",
     ];
     assert_eq!(filled_in, expected);
