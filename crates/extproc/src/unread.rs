@@ -5,6 +5,7 @@
 //! is wanted back. A proxy that leaves a reply where it is for [`PATIENCE`] has given the stream up, whatever else it says
 //! on the connection: what the request holds is released, and the stream breaks off as soon as the proxy takes something.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,8 +65,15 @@ impl UnreadWatch {
             given_up.extend(body);
             stays
         });
-        // Without the lock: this ends requests, and whoever waited for their places is placed.
-        given_up.into_iter().map(drop).count()
+        let streams = given_up.len();
+        for body in given_up {
+            // Without the lock: this ends a request, and whoever waited for its place is placed. A panic on the way ends
+            // this stream, and no other.
+            if catch_unwind(AssertUnwindSafe(|| drop(body))).is_err() {
+                tracing::error!("a stream that was given up did not end in order");
+            }
+        }
+        streams
     }
 }
 
@@ -168,6 +176,36 @@ mod tests {
         for now in [100, 1_000, 100_000] {
             assert!(replies.give_up(seconds(now)).is_none(), "{now}");
         }
+    }
+
+    /// Replies of a stream that cannot end in order.
+    struct Touchy;
+
+    impl http_body::Body for Touchy {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"reply")))))
+        }
+    }
+
+    impl Drop for Touchy {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_panics_when_it_is_given_up_keeps_no_other_from_it() {
+        let watch = Arc::new(UnreadWatch::default());
+        let mut streams = [0; 3].map(|_| watch.watch(Body::new(Touchy), GivenUp::default()));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        for stream in &mut streams {
+            assert!(http_body::Body::poll_frame(Pin::new(stream), &mut context).is_ready());
+        }
+        assert_eq!(watch.give_up(seconds(100)), 0);
+        assert_eq!((watch.give_up(seconds(160)), watch.len()), (3, 0));
     }
 
     #[test]
