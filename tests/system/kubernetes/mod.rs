@@ -9,6 +9,7 @@ mod in_pod;
 mod inheritance;
 mod leading;
 mod objectives;
+mod odd;
 mod pool;
 mod rewrites;
 mod rights;
