@@ -11,9 +11,12 @@
 FROM docker.io/library/rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
-# What cargo has downloaded and built stays between builds: dependencies are compiled again only when they change.
-RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
-    --mount=type=cache,target=/src/target,sharing=locked \
+# What cargo has downloaded and built stays between builds: dependencies are compiled again only when they change. Cargo
+# tells by the time of a file whether it has changed, and another build that used the cache may have begun later with
+# older sources: those of the picker itself are always compiled.
+RUN --mount=type=cache,id=sluice-epp-registry,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,id=sluice-epp-target,target=/src/target,sharing=locked \
+    find Cargo.toml crates src xtask -type f -exec touch {} + && \
     cargo build --locked --release --package epp --bin epp && \
     install -D --mode=0755 target/release/epp /app/epp
 

@@ -12,7 +12,8 @@ use sluice_extproc::{Metrics, Service};
 use sluice_flow::Signal;
 use sluice_router::admission::Admission;
 use sluice_router::{
-    FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SheddingGate, TenantLabels,
+    FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SharedScheduler, SheddingGate,
+    TenantLabels,
 };
 
 use crate::flags::Flags;
@@ -39,6 +40,7 @@ pub(crate) struct Standing {
     tenants: TenantLabels,
     objectives: ObjectivesInForce,
     rewrites: RewritesInForce,
+    scheduler: SharedScheduler,
     /// The pool as Kubernetes has it; none where its endpoints come from elsewhere.
     pub(crate) followed: Option<Followed>,
     pub(crate) admission: Option<Admission>,
@@ -85,6 +87,7 @@ impl Standing {
             tenants,
             objectives,
             rewrites: RewritesInForce::new(terms::model_rewrites(&assembled.settings)),
+            scheduler: SharedScheduler::new(assembled.scheduler.clone()),
             followed: None,
             admission,
             view: None,
@@ -158,20 +161,23 @@ impl Standing {
         }
         let configured = terms::objectives(&assembled.settings);
         let desired = assembled.flow_control.as_ref().map(|flow_control| flow_control.desired.clone());
-        self.objectives.reconfigure(configured, desired.unwrap_or_default(), |desired| {
-            // Before the first stream that comes after, so that the engine knows its band.
-            if let (Some(admission), Some(flow_control)) = (&self.admission, &assembled.flow_control) {
-                let config = Box::new(flow_control.config.clone());
-                admission.observe(Signal::Reload { config, desired: Some(desired) });
-            }
-        });
+        let admit = || {
+            self.objectives.reconfigure(configured, desired.unwrap_or_default(), |desired| {
+                // Before the first stream that comes after, so that the engine knows its band.
+                if let (Some(admission), Some(flow_control)) = (&self.admission, &assembled.flow_control) {
+                    let config = Box::new(flow_control.config.clone());
+                    admission.observe(Signal::Reload { config, desired: Some(desired) });
+                }
+            });
+        };
+        self.scheduler.replace(assembled.scheduler.clone(), admit);
         self.rewrites.reconfigure(terms::model_rewrites(&assembled.settings));
         service.reconfigure(router, terms::service_settings(assembled, &self.flags));
         Ok(())
     }
 
     fn router(&self, assembled: &Assembled) -> anyhow::Result<Arc<Router>> {
-        let Assembled { scheduler, legacy_detector, token_estimate, tenant_headers, settings, .. } = assembled;
+        let Assembled { legacy_detector, token_estimate, tenant_headers, settings, .. } = assembled;
         let gatekeeper = match (&self.admission, legacy_detector) {
             (Some(admission), _) => Gatekeeper::FlowControl(admission.clone()),
             (None, Some(detector)) => Gatekeeper::Shedding(SheddingGate::new(Arc::clone(detector), self.clock.clone())),
@@ -179,7 +185,7 @@ impl Standing {
         };
         let router = Router::new(RouterParts {
             table: Arc::clone(&self.table),
-            scheduler: scheduler.clone(),
+            scheduler: self.scheduler.clone(),
             identities: Identities::sharing(terms::identity_rules(settings, tenant_headers), self.objectives.shared()),
             rewrites: self.rewrites.shared(),
             gatekeeper,

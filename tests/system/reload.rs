@@ -77,3 +77,18 @@ async fn other_turns_count_for_those_who_wait_already() {
     pool.servers[0].release(3);
     pool.wait_for(0, 0).await.unwrap();
 }
+
+/// The detector that gates is also a filter, as in the profile that there is without any.
+#[tokio::test]
+async fn who_waits_is_placed_by_the_limit_in_force_also_where_it_filters() {
+    let (pool, mut config) = waiting().await;
+    let profile = json!({"name": "default", "plugins": [{"pluginRef": "in-flight"}]});
+    config["schedulingProfiles"] = json!([profile]);
+    for (limit, runs) in [(1, 1), (3, 3), (2, 3), (5, 5)] {
+        config["plugins"][1]["parameters"]["maxConcurrency"] = limit.into();
+        reload(&pool, config.clone()).await;
+        pool.wait_for(runs, 5 - u64::try_from(runs).unwrap()).await.unwrap();
+    }
+    pool.servers[0].release(5);
+    pool.wait_for(0, 0).await.unwrap();
+}

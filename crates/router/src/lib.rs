@@ -9,6 +9,7 @@ mod identity;
 mod in_flight;
 mod model_rewrite;
 mod per_tenant;
+mod placement;
 mod rejection;
 mod route;
 mod tenant_labels;
@@ -23,6 +24,7 @@ pub use identity::{
 pub use in_flight::InFlight;
 pub use model_rewrite::{ModelRewrites, RewriteRule, RewriteTarget, Rewritten, SharedModelRewrites};
 pub use per_tenant::PerTenant;
+pub use placement::SharedScheduler;
 pub use rejection::Rejection;
 pub use route::{Intent, Routed, Router, RouterParts};
 pub use tenant_labels::{OTHER, TenantLabel, TenantLabels};

@@ -16,7 +16,8 @@ use crate::admission::{self, Admission, Admit, NotParked, NotStarted, Permit, Ta
 use crate::ask::{Allowed, ask, ask_of_headers, ttl};
 use crate::gatekeeper::Gatekeeper;
 use crate::{
-    FlowDurations, Identities, Identity, InFlight, ModelRewrites, Rejection, Resolved, SharedModelRewrites, Vouched,
+    FlowDurations, Identities, Identity, InFlight, ModelRewrites, Rejection, Resolved, SharedModelRewrites,
+    SharedScheduler, Vouched,
 };
 
 /// A request that wants an endpoint.
@@ -47,7 +48,7 @@ pub struct Routed {
 #[derive(Debug)]
 pub struct RouterParts {
     pub table: Arc<EndpointTable>,
-    pub scheduler: Scheduler,
+    pub scheduler: SharedScheduler,
     pub identities: Identities,
     pub rewrites: SharedModelRewrites,
     pub gatekeeper: Gatekeeper,
@@ -64,7 +65,7 @@ pub struct RouterParts {
 #[derive(Debug)]
 pub struct Router {
     table: Arc<EndpointTable>,
-    scheduler: Scheduler,
+    scheduler: SharedScheduler,
     identities: Identities,
     rewrites: SharedModelRewrites,
     gatekeeper: Gatekeeper,
@@ -267,12 +268,13 @@ impl Router {
     }
 
     /// Uses a permit: on an endpoint that has room, or, where all that the request may use are full, to wait for room on
-    /// one of them.
+    /// one of them. Filters and limits stay as they are meanwhile.
     fn start(&self, passage: &mut Passage<'_>, mut permit: Permit) -> Result<Attempt, Rejection> {
+        let scheduler = self.scheduler.in_force();
         // Endpoints that turned out to be full, or gone, since the snapshot was taken.
         let mut unusable: SmallVec<[u64; 4]> = SmallVec::new();
         loop {
-            let decision = match self.decide_with_room(passage, &unusable)? {
+            let decision = match self.decide_with_room(&scheduler, passage, &unusable)? {
                 Room::On(decision) => decision,
                 Room::Nowhere(allowed) => match permit.park(Arc::new(allowed) as Arc<dyn Eligibility>) {
                     Ok(again) => return Ok(Attempt::Parked(again)),
@@ -307,14 +309,19 @@ impl Router {
     ///
     /// Filters see the counters a moment later than this does: with every turn that finds room and gets none of it,
     /// somebody else got a place. After very many, a filter must have a mind of its own.
-    fn decide_with_room(&self, passage: &mut Passage<'_>, unusable: &[u64]) -> Result<Room, Rejection> {
+    fn decide_with_room(
+        &self,
+        scheduler: &Scheduler,
+        passage: &mut Passage<'_>,
+        unusable: &[u64],
+    ) -> Result<Room, Rejection> {
         const TURNS: usize = 64;
         let has_room = |endpoint: &Arc<Endpoint>| endpoint.load().has_room() && !unusable.contains(&endpoint.serial());
         for _ in 0..TURNS {
             let snapshot = self.table.snapshot();
             let candidates = Candidates::new(passage.allowed(&snapshot).filter(|endpoint| has_room(endpoint)));
             if !candidates.is_empty() {
-                match self.scheduler.schedule(passage.request, &candidates, &mut passage.rng) {
+                match scheduler.schedule(passage.request, &candidates, &mut passage.rng) {
                     Ok(decision) => return Ok(Room::On(decision)),
                     Err(ScheduleError::Filtered { .. }) => {}
                     Err(error @ ScheduleError::Handler { .. }) => return Err(Rejection::Scheduling(error)),
@@ -324,7 +331,7 @@ impl Router {
             if all.is_empty() {
                 return Ok(Room::Nowhere(Allowed { subset: passage.subset.clone(), ruled_out: Vec::new() }));
             }
-            let suitable = match self.scheduler.suitable(passage.request, &all) {
+            let suitable = match scheduler.suitable(passage.request, &all) {
                 Ok(suitable) => suitable,
                 Err(error) => return Err(self.not_scheduled(passage, error)),
             };
@@ -347,7 +354,7 @@ impl Router {
     }
 
     fn schedule(&self, passage: &mut Passage<'_>, candidates: &Candidates<'_>) -> Result<Decision, Rejection> {
-        let decision = self.scheduler.schedule(passage.request, candidates, &mut passage.rng);
+        let decision = self.scheduler.in_force().schedule(passage.request, candidates, &mut passage.rng);
         decision.map_err(|error| self.not_scheduled(passage, error))
     }
 

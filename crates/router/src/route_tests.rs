@@ -80,6 +80,11 @@ fn one_per_endpoint() -> Config {
     Config::new(template, Arc::new(StaticUsageLimit::default()), Arc::new(detector))
 }
 
+fn scheduler(filters: &[Arc<dyn Filter>]) -> Scheduler {
+    let profile = Profile { name: "main".into(), filters: filters.to_vec(), scorers: vec![], picker: Arc::new(Lowest) };
+    Scheduler::new(Arc::new(Lowest), vec![profile]).unwrap()
+}
+
 struct World {
     table: Arc<EndpointTable>,
     router: Router,
@@ -119,11 +124,9 @@ impl World {
         let table = Arc::new(EndpointTable::default());
         table.replace(ports.iter().copied().map(spec));
         let (gatekeeper, admission) = gatekeeper(&table);
-        let profile =
-            Profile { name: "main".into(), filters: filters.to_vec(), scorers: vec![], picker: Arc::new(Lowest) };
         let router = Router::new(RouterParts {
             table: Arc::clone(&table),
-            scheduler: Scheduler::new(Arc::new(Lowest), vec![profile]).unwrap(),
+            scheduler: SharedScheduler::new(scheduler(filters)),
             identities: Identities::new(IdentityRules::default(), BTreeMap::new()),
             rewrites: SharedModelRewrites::default(),
             gatekeeper,

@@ -200,7 +200,12 @@ fn another(endpoints: &Path, number: u64, random: &mut StdRng) -> Value {
         plugins[1]["parameters"]["maxConcurrency"] = random.random_range(2..=SLOTS).into();
     }
     let weight = random.random_range(1..5);
-    let plugins = json!([{"pluginRef": "active-request-scorer", "weight": weight}, {"pluginRef": picker}]);
+    let mut plugins =
+        vec![json!({"pluginRef": "active-request-scorer", "weight": weight}), json!({"pluginRef": picker})];
+    if random.random() {
+        // As the automatic profile has it: the gate's detector is a filter, too.
+        plugins.push(json!({"pluginRef": "in-flight"}));
+    }
     config["schedulingProfiles"] = json!([{"name": "default", "plugins": plugins}]);
     let section = &mut config["flowControl"];
     section["usageLimitPolicyPluginRef"] = usage_limit.into();

@@ -21,7 +21,9 @@ use sluice_data::{EndpointSpec, EndpointTable};
 use sluice_flow::{BandConfig, Config, EvictionConfig};
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
 use sluice_router::admission::Admission;
-use sluice_router::{Gatekeeper, Identities, IdentityRules, Router, RouterParts, SharedModelRewrites, TenantLabels};
+use sluice_router::{
+    Gatekeeper, Identities, IdentityRules, Router, RouterParts, SharedModelRewrites, SharedScheduler, TenantLabels,
+};
 use sluice_schedule::{Candidates, Filter, Next, Picker, Profile, ProfileHandler, ProfileResult, Scheduler};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -112,7 +114,7 @@ impl Picking {
         let router = Arc::new(Router::new(RouterParts {
             gatekeeper: gatekeeper(&table),
             table,
-            scheduler: Scheduler::new(Arc::new(First), vec![profile]).unwrap(),
+            scheduler: SharedScheduler::new(Scheduler::new(Arc::new(First), vec![profile]).unwrap()),
             identities: Identities::new(IdentityRules::default(), [("batch".to_owned(), Priority(-1))].into()),
             rewrites: SharedModelRewrites::default(),
             estimate: TokenEstimate::default(),

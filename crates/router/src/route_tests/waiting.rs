@@ -50,6 +50,22 @@ fn a_reload_that_raises_the_limit_is_seen_by_whoever_picks() {
     assert_eq!((destination.as_str(), world.loads().as_slice()), ("10.0.0.1:1", &[2][..]));
 }
 
+/// The filter goes by the limit that was in force when the request came: by it the endpoint stays full.
+#[test]
+fn whoever_waits_is_placed_by_the_filters_that_come_with_the_raised_limit() {
+    let world = World::queueing_with(&[Arc::new(Only::Idle)], &[1]);
+    let (_, _held) = destination_of(world.place(0, None));
+    let mut waiting = world.route(0, None);
+    assert!(poll(&mut waiting).is_none());
+    let detector = ConcurrencyDetector { max_concurrency: 2, ..ConcurrencyDetector::default() };
+    let raised = Config { detector: Arc::new(detector), ..one_per_endpoint() };
+    world.router.scheduler.replace(scheduler(&[]), || {
+        world.admission.as_ref().unwrap().observe(Signal::Reload { config: Box::new(raised), desired: None });
+    });
+    let (destination, _held) = destination_of(poll(&mut waiting));
+    assert_eq!((destination.as_str(), world.loads().as_slice()), ("10.0.0.1:1", &[2][..]));
+}
+
 #[test]
 fn a_request_hinted_to_a_full_endpoint_waits_for_that_one_and_delays_nobody() {
     let world = World::queueing(&[1, 2]);
