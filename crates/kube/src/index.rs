@@ -44,6 +44,8 @@ pub enum Change {
 pub struct Index {
     id: PoolId,
     members: Members,
+    /// While the pods are those that an earlier pool has chosen, because those of the present one are not listed yet.
+    former: Option<Former>,
     pods: Collection<Pod>,
     objectives: Collection<Objective>,
     older_objectives: Collection<Objective>,
@@ -60,6 +62,13 @@ enum Members {
         selector: String,
         ports: TargetPorts,
     },
+}
+
+/// What the pool said when it chose the pods.
+#[derive(Clone, Debug)]
+struct Former {
+    selector: String,
+    ports: TargetPorts,
 }
 
 /// The priorities that the objectives of the pool give.
@@ -104,6 +113,7 @@ impl Index {
         Self {
             id,
             members,
+            former: None,
             pods: Collection::default(),
             objectives: Collection::default(),
             older_objectives: Collection::default(),
@@ -116,7 +126,7 @@ impl Index {
     pub fn apply(&mut self, change: Change) -> bool {
         match change {
             Change::Pool(event) => self.apply_to_pool(event),
-            Change::Pod(event) => self.pods.apply(event),
+            Change::Pod(event) => self.apply_to_pods(event),
             Change::Objective(event) => self.objectives.apply(event),
             Change::OlderObjective(event) => self.older_objectives.apply(event),
             Change::Rewrite(event) => self.rewrites.apply(event),
@@ -125,13 +135,31 @@ impl Index {
     }
 
     fn apply_to_pool(&mut self, event: Event<Pool>) -> bool {
+        let before = self.pool().map(|pool| Former { selector: pool.selector(), ports: pool.ports.clone() });
         let Members::OfPool(pool) = &mut self.members else { return false };
         let changed = pool.apply(event);
-        if self.pool().is_none() {
+        match self.pool() {
             // A pool that is made anew may choose others: its pods are listed anew.
-            self.pods.clear();
+            None => {
+                self.pods.clear();
+                self.former = None;
+            }
+            Some(pool) => {
+                let selector = pool.selector();
+                let replaced = before.filter(|before| before.selector != selector && self.pods.is_listed());
+                // Of many changes in a row, the pods are those of the first one.
+                self.former = self.former.take().or(replaced);
+            }
         }
         changed
+    }
+
+    /// From a pool that has changed its selector on, these are events of a watch with the new one.
+    fn apply_to_pods(&mut self, event: Event<Pod>) -> bool {
+        let is_list = matches!(event, Event::Complete);
+        let changed = self.pods.apply(event);
+        let takes_over = is_list && self.former.take().is_some();
+        changed || takes_over
     }
 
     fn pool(&self) -> Option<&Pool> {
@@ -149,9 +177,13 @@ impl Index {
         }
     }
 
+    /// Those on which the pods that are known serve.
     fn ports(&self) -> Option<&TargetPorts> {
         match &self.members {
-            Members::OfPool(_) => self.pool().map(|pool| &pool.ports),
+            Members::OfPool(_) => self.pool().map(|pool| match &self.former {
+                Some(former) if former.selector != pool.selector() => &former.ports,
+                _ => &pool.ports,
+            }),
             Members::Selected { ports, .. } => Some(ports),
         }
     }

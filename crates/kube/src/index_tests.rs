@@ -111,6 +111,35 @@ fn ports_come_and_go_and_keep_their_ranks() {
 }
 
 #[test]
+fn new_ports_of_other_pods_count_when_those_are_listed() {
+    let of = |app: &str, ports: &[u16]| Pool { labels: BTreeMap::from([("app".into(), app.into())]), ..pool(ports) };
+    let change =
+        |index: &mut Index, app: &str, ports: &[u16]| index.apply(Change::Pool(Event::Applied(of(app, ports))));
+    let mut index = index(&[8000], [pod("a", "1", "10.0.0.1")]);
+    change(&mut index, "other", &[9000]);
+    change(&mut index, "another", &[9001]);
+    assert_eq!(shown(&index), ["a-rank-0 1 10.0.0.1:8000"], "nobody has said that it serves on another port");
+    index.apply(Change::Pod(Event::Begin));
+    index.apply(Change::Pod(Event::Listed(pod("b", "2", "10.0.0.2"))));
+    assert_eq!(shown(&index), ["a-rank-0 1 10.0.0.1:8000"], "the list is not complete");
+    assert!(index.apply(Change::Pod(Event::Complete)));
+    assert_eq!(shown(&index), ["b-rank-0 2 10.0.0.2:9001"]);
+
+    change(&mut index, "another", &[9002]);
+    assert_eq!(shown(&index), ["b-rank-0 2 10.0.0.2:9002"], "of ports alone a change counts at once");
+    change(&mut index, "more", &[9003]);
+    list(&mut index, Change::Pod, [pod("b", "2", "10.0.0.2")]);
+    assert_eq!(shown(&index), ["b-rank-0 2 10.0.0.2:9003"], "the same pods may be chosen by other labels");
+    change(&mut index, "detour", &[9004]);
+    change(&mut index, "more", &[9005]);
+    assert_eq!(shown(&index), ["b-rank-0 2 10.0.0.2:9005"], "they are the pods of that selector");
+    change(&mut index, "detour", &[9006]);
+    index.apply(Change::Pool(Event::Deleted(key("chat", "pool"))));
+    change(&mut index, "detour", &[9007]);
+    assert_eq!(shown(&index), [""; 0], "of a pool that is made anew none are known");
+}
+
+#[test]
 fn a_port_that_is_named_twice_is_one_endpoint() {
     assert_eq!(shown(&index(&[8000, 8001, 8000], [pod("a", "1", "10.0.0.1")])).len(), 2);
 }

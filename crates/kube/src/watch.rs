@@ -19,6 +19,9 @@ use crate::received::Received;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
+/// A watch that has failed so often in a row does not get better by going on from the same version.
+const MOST_FAILURES_OF_A_WATCH: u32 = 3;
+
 /// What is watched, and how its objects are read.
 pub(crate) struct Watched<K, T> {
     pub(crate) api: Api<Received<K>>,
@@ -187,9 +190,8 @@ where
         }
         self.lists.start_again();
         self.wait = Some(self.waits.next());
-        // A version that is too old stays too old, and so does one of a kind that was removed: only a new list helps.
-        // After anything else the watch goes on from where it was.
-        if matches!(status, Some(404 | 410)) {
+        // Otherwise the watch goes on from where it was.
+        if is_of_version(status) || self.waits.failures >= MOST_FAILURES_OF_A_WATCH {
             self.stream = open(&self.watched);
         }
         if status == Some(410) {
@@ -204,6 +206,8 @@ where
             let kind = self.watched.name;
             if unavailable {
                 tracing::warn!(kind, error = text, "not served or not allowed: going on without, and asking again");
+            } else if status.is_some() {
+                tracing::error!(kind, error = text, "the API server refuses: what was last known stays in force");
             } else {
                 tracing::error!(kind, error = text, "the API server is not heard: what was last known stays in force");
             }
@@ -243,6 +247,13 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     watcher(watched.api.clone(), watched.selection.clone()).boxed()
+}
+
+/// Whether it is the version from which the watch would go on that the server cannot serve, so that only a new list helps: one
+/// that is too old stays too old, and so does one of a kind that was removed. One that is ahead of the server, whose data
+/// were restored from a backup, may be so for ever (504, "too large resource version").
+fn is_of_version(status: Option<u16>) -> bool {
+    matches!(status, Some(404 | 410 | 504))
 }
 
 fn key(metadata: &ObjectMeta) -> Key {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use sluice_kube::Membership;
 use sluice_testkit::Resource;
-use sluice_testkit::apiserver::{objective, pod};
+use sluice_testkit::apiserver::{objective, pod, pool};
 
 use crate::chat;
 use crate::followed::Followed;
@@ -36,6 +36,19 @@ async fn what_may_be_listed_and_not_watched_is_listed_again_and_again_ever_more_
 }
 
 #[tokio::test]
+async fn a_watch_that_fails_again_and_again_gives_way_to_a_list() {
+    // 504 is what a version gets that the server has not come to, since its data were restored from a backup.
+    for status in [504, 500, 400] {
+        let followed = Followed::of_pool().unwrap();
+        followed.wait(|known| known.complete).await.unwrap();
+        followed.server.set_watch_refusal(Resource::POD, Some(status));
+        followed.server.end_watches();
+        followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
+        followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", "b-rank-0 10.0.0.2:8000"]).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_falls_silent_is_asked_again_on_another_connection() {
     let server = chat::server().unwrap();
     server.set_silent(true);
@@ -54,6 +67,20 @@ async fn a_server_that_falls_silent_is_asked_again_on_another_connection() {
     followed.server.set_silent(false);
     // The watches from before hear nothing any more.
     followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn pods_are_watched_soon_after_the_selector_has_changed_again_and_again() {
+    let followed = Followed::of_pool().unwrap();
+    followed.wait(|known| known.complete).await.unwrap();
+    for round in 0..30 {
+        let app = ["sglang", "vllm"][round % 2];
+        followed.server.apply(Resource::POOL, pool("chat", &json!({"app": app}), &[8000]));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000"]).await.unwrap();
+    followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8000", "b-rank-0 10.0.0.2:8000"]).await.unwrap();
 }
 
 #[tokio::test]
