@@ -12,7 +12,8 @@ pub struct Scraped {
     /// For so long after `began` it cannot be expected to have said anything newer, because its pages take their time. At
     /// most [`Scraped::MOST_LENIENCE`].
     pub lenience: Duration,
-    /// What the page was read as; none: it does not matter.
+    /// What the page was read as: the same object for as long as it is the same page, read in the same way. None: it does
+    /// not matter.
     pub engine: Option<Arc<str>>,
     /// It does not name its queue, though it did a short while ago: what else it says is half the truth.
     pub lost_queue: bool,

@@ -91,7 +91,26 @@ pub struct Scraper {
 struct State {
     /// What the task is made of; none once it has begun.
     unborn: Option<ScrapeContext>,
-    in_force: Option<Scraping>,
+    in_force: Option<InForce>,
+}
+
+struct InForce {
+    scraping: Scraping,
+    /// Its engines, marked by what was read before.
+    engines: Arc<EngineMappings>,
+}
+
+impl InForce {
+    fn after(former: Option<&Self>, scraping: Scraping) -> Self {
+        let engines = match former {
+            Some(former) if former.scraping.source.is_same_page(&scraping.source) => {
+                Arc::new(scraping.engines.after(&former.engines))
+            }
+            Some(_) => Arc::new(scraping.engines.read_anew()),
+            None => Arc::clone(&scraping.engines),
+        };
+        Self { scraping, engines }
+    }
 }
 
 /// Asks for scrapes out of turn. Clones ask the same scraper.
@@ -128,21 +147,23 @@ impl Scraper {
         }
     }
 
-    /// Scrapes this from now on, or nothing. What endpoints have said so far stays; if it is what was scraped before, the
-    /// connections stay as well. An error leaves everything as it was.
+    /// Scrapes this from now on, or nothing. What endpoints have said so far stays. If it is the page that was scraped before,
+    /// the connections stay as well, and what is remembered of earlier pages as far as they were read in the same way. An
+    /// error leaves everything as it was.
     pub fn set(&self, scraping: Option<Scraping>) -> Result<(), TlsFileError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if scraping == state.in_force {
+        if scraping.as_ref() == state.in_force.as_ref().map(|in_force| &in_force.scraping) {
             return Ok(());
         }
-        let plan = scraping.clone().map(|scraping| Plan::new(scraping, &self.metrics)).transpose()?;
+        let in_force = scraping.map(|scraping| InForce::after(state.in_force.as_ref(), scraping));
+        let plan = in_force.as_ref().map(|in_force| Plan::new(in_force, &self.metrics)).transpose()?;
         let shared = &self.scrape_now.0;
         if plan.is_some()
             && let Some(context) = state.unborn.take()
         {
             start(context, shared);
         }
-        state.in_force = scraping;
+        state.in_force = in_force;
         shared.scraping.store(plan.is_some(), Ordering::Relaxed);
         shared.order(|orders| orders.plan = Some(plan));
         Ok(())
@@ -185,9 +206,9 @@ impl Shared {
 }
 
 impl Plan {
-    fn new(scraping: Scraping, metrics: &ScrapeMetrics) -> Result<Self, TlsFileError> {
-        let Scraping { source, engines, interval } = scraping;
-        let MetricsSource { transport, path: MetricsPath(path), port, interval: _ } = source;
+    fn new(in_force: &InForce, metrics: &ScrapeMetrics) -> Result<Self, TlsFileError> {
+        let InForce { scraping: Scraping { source, engines: _, interval }, engines } = in_force;
+        let MetricsSource { transport, path: MetricsPath(path), port, interval: _ } = source.clone();
         let (tls, follower) = match transport {
             Transport::Http => (None, None),
             Transport::Https(options) => {
@@ -195,7 +216,8 @@ impl Plan {
                 (Some(tls), follower)
             }
         };
-        Ok(Self { page: Page::new(path, port, tls), engines, interval, follower })
+        let page = Page::new(path, port, tls);
+        Ok(Self { source: source.clone(), page, engines: Arc::clone(engines), interval: *interval, follower })
     }
 }
 

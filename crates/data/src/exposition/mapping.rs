@@ -15,6 +15,7 @@ use super::{EngineConfig, MetricSpec};
 /// How the pages of one kind of model server are read.
 #[derive(Clone, Debug)]
 pub struct EngineMapping {
+    /// Marks what is read of a page, and how: another object means that it may be read in another way.
     name: Arc<str>,
     /// In the order of their families.
     readings: Vec<Reading>,
@@ -54,14 +55,14 @@ pub struct ScanReport {
     pub missing: Vec<Arc<str>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     spec: MetricSpec,
     role: Role,
 }
 
 /// What a reading is for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Waiting,
     Running,
@@ -94,6 +95,16 @@ impl EngineMapping {
     /// The name of the engine.
     pub const fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Finds the same in every page.
+    pub(super) fn reads_like(&self, other: &Self) -> bool {
+        self.name == other.name && self.readings == other.readings
+    }
+
+    /// The same, as if nothing had been read so before.
+    pub(super) fn read_anew(&self) -> Self {
+        Self { name: Arc::from(&*self.name), ..self.clone() }
     }
 
     /// Reads a page that was asked for at `began`. Several series of one reading are those of several engines in one
@@ -168,7 +179,7 @@ impl Scan<'_, '_> {
     /// What the page says, as far as it was read.
     pub fn finish(self, began: Time, state: &mut ScanState) -> ScanReport {
         let Self { mapping, lines: _, tallies, ignored_values, broken_lines } = self;
-        if state.engine.as_ref() != Some(&mapping.name) {
+        if !state.engine.as_ref().is_some_and(|engine| Arc::ptr_eq(engine, &mapping.name)) {
             *state = ScanState { engine: Some(Arc::clone(&mapping.name)), ..ScanState::default() };
         }
         let scraped = Scraped { engine: Some(Arc::clone(&mapping.name)), ..Scraped::at(began) };

@@ -78,6 +78,27 @@ impl EngineMappings {
         }
     }
 
+    /// These engines after `former` ones of the same pages. One that is read as it was goes on with what is remembered of it;
+    /// nothing is known of another one, whatever its name.
+    pub(crate) fn after(&self, former: &Self) -> Self {
+        self.marked(|name, engine| {
+            let same = former.by_name.get(name).filter(|former| former.reads_like(engine));
+            same.cloned().unwrap_or_else(|| engine.read_anew())
+        })
+    }
+
+    /// These engines for other pages: nothing is known of any of them.
+    pub(crate) fn read_anew(&self) -> Self {
+        self.marked(|_name, engine| engine.read_anew())
+    }
+
+    fn marked(&self, mark: impl Fn(&str, &EngineMapping) -> EngineMapping) -> Self {
+        let by_name: BTreeMap<Box<str>, _> =
+            self.by_name.iter().map(|(name, engine)| (name.clone(), mark(name, engine))).collect();
+        let default = by_name.get(&**self.default.name()).unwrap_or(&self.default).clone();
+        Self { label_key: self.label_key.clone(), by_name, default }
+    }
+
     /// How the pages of an endpoint with these labels are read. One that names no engine, or one that is not known, is
     /// taken for the default engine.
     pub fn for_labels(&self, labels: &BTreeMap<String, String>) -> &EngineMapping {

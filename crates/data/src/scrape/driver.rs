@@ -19,13 +19,15 @@ use super::pace::{Pace, effort};
 use super::schedule::Schedule;
 use super::verdict::{News, Verdict, Verdicts};
 use super::{Observer, Orders, Shared};
-use crate::Snapshot;
 use crate::exposition::{EngineMapping, EngineMappings, ScanReport, ScanState};
+use crate::{MetricsSource, Snapshot};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// What is read, and how.
 pub(super) struct Plan {
+    /// What `page` was made of.
+    pub(super) source: MetricsSource,
     pub(super) page: Page,
     pub(super) engines: Arc<EngineMappings>,
     pub(super) interval: Duration,
@@ -213,9 +215,7 @@ impl Driver {
         if let Some(plan) = plan {
             // Whatever was wrong with the files of the former plan: nobody follows them any more.
             self.metrics.certificate_failing().set(0);
-            self.targets.clear();
-            self.schedule = Schedule::new(plan.as_ref().map_or(Duration::ZERO, |plan| plan.interval));
-            self.plan = plan;
+            self.take_plan(plan, now);
         }
         if let Some(pool) = pool {
             self.pool = pool;
@@ -224,6 +224,19 @@ impl Driver {
         for serial in wanted {
             self.schedule.request(now, serial);
         }
+    }
+
+    /// What is known of a page that is read on is kept, whatever else changes.
+    fn take_plan(&mut self, plan: Option<Plan>, now: Time) {
+        let interval = plan.as_ref().map_or(Duration::ZERO, |plan| plan.interval);
+        let both = self.plan.as_ref().zip(plan.as_ref());
+        if both.is_some_and(|(before, after)| before.source.is_same_page(&after.source)) {
+            self.schedule.set_interval(now, interval, &mut self.rng);
+        } else {
+            self.targets.clear();
+            self.schedule = Schedule::new(interval);
+        }
+        self.plan = plan;
     }
 
     /// Makes `targets` what the plan and the pool say.

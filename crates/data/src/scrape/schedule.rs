@@ -59,6 +59,19 @@ impl Schedule {
         Self { interval, endpoints: BTreeMap::new(), due: BTreeSet::new() }
     }
 
+    /// Every endpoint is due within the new interval, if not before, and out of step as ever.
+    pub(super) fn set_interval(&mut self, now: Time, interval: Duration, rng: &mut impl Rng) {
+        self.interval = interval;
+        self.due.clear();
+        for (serial, Entry { state, rests_until, .. }) in &mut self.endpoints {
+            if let State::Due(at) = state {
+                let latest = now.saturating_add(interval.mul_f64(rng.random_range(0.0..=1.0)));
+                *at = (*at).min(latest.max(*rests_until));
+                self.due.insert((*at, *serial));
+            }
+        }
+    }
+
     /// An endpoint that is not there yet: it is due at once.
     pub(super) fn add(&mut self, now: Time, serial: u64) {
         let entry = Entry { state: State::Due(now), rests_until: now, answered: false, failures: 0 };

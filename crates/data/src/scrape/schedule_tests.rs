@@ -184,6 +184,27 @@ fn requests_do_not_shorten_the_rest_of_one_that_is_slow() {
 }
 
 #[test]
+fn another_interval_holds_at_once_and_shortens_no_rest() {
+    let mut schedule = Schedule::new(Duration::from_secs(3_600));
+    let mut rng = rng();
+    for (serial, effort) in [(1, Duration::ZERO), (2, Duration::from_secs(4_000)), (3, Duration::ZERO)] {
+        schedule.add(at(0), serial);
+        schedule.take_due(at(0));
+        if serial != 3 {
+            schedule.finished(at(0), serial, Some(effort), &mut rng);
+        }
+    }
+    schedule.set_interval(at(1_000), INTERVAL, &mut rng);
+    assert!(schedule.next_due().unwrap() <= at(1_050));
+    assert_eq!(schedule.take_due(at(1_050)), Some(1));
+    assert_eq!(schedule.next_due(), Some(at(4_000_000)), "the second one rests");
+    schedule.finished(at(1_050), 3, Some(Duration::ZERO), &mut rng);
+    assert!(schedule.next_due().unwrap() <= at(1_060), "the third one ran meanwhile");
+    schedule.set_interval(at(1_050), Duration::from_secs(3_600), &mut rng);
+    assert!(schedule.next_due().unwrap() <= at(1_060), "nothing is put off");
+}
+
+#[test]
 fn requests_do_not_shorten_the_pause_of_one_that_fails() {
     let mut schedule = answered_at(at(0));
     schedule.request(at(10), 1);

@@ -54,6 +54,12 @@ pub struct ClientPair {
 }
 
 impl MetricsSource {
+    /// It is the same page, however often it is read.
+    pub(super) fn is_same_page(&self, other: &Self) -> bool {
+        let Self { transport, path, port, interval: _ } = self;
+        *transport == other.transport && *path == other.path && *port == other.port
+    }
+
     /// How often it is read where `default` is how often the process reads by default: what it asks for, as a multiple of
     /// the smaller of the two, and never more often than [`MIN_SCRAPE_INTERVAL`].
     pub fn interval(&self, default: Duration) -> Duration {

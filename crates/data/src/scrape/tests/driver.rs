@@ -16,8 +16,8 @@ use super::server::{Answer, Server, TestTasks, eventually, spec, vllm_page, with
 use crate::exposition::{EngineMappings, ScanState};
 use crate::log_lines::Lines;
 use crate::{
-    EndpointSpec, EndpointTable, HttpsOptions, MetricsPath, MetricsSource, ScrapeContext, ScrapeMetrics, Scraper,
-    Scraping, Transport, Verify,
+    EndpointSpec, EndpointTable, EngineConfig, HttpsOptions, MetricsPath, MetricsSource, ScrapeContext, ScrapeMetrics,
+    Scraper, Scraping, Transport, Verify,
 };
 
 /// A scraper and what it works on.
@@ -138,6 +138,39 @@ async fn what_is_scraped_goes_on_if_it_is_set_again_and_begins_anew_if_it_change
     eventually("the other page", || server.requests().last().unwrap().starts_with("GET /elsewhere ")).await;
     eventually("one connection", || server.connections().1 == 1).await;
     assert_eq!(rig.tasks_started.load(Ordering::Relaxed), 1);
+}
+
+/// Its pages are about half the truth once they no longer name the queue that they have named.
+#[tokio::test]
+async fn what_is_remembered_of_pages_stays_for_as_long_as_they_are_read_in_the_same_way() {
+    const RUNNING: &str = "vllm:num_requests_running 8\nvllm:other 3\n";
+    let engines = |running: &str| {
+        let own = format!(
+            r#"{{"name":"own","queuedRequestsSpec":"vllm:num_requests_waiting","runningRequestsSpec":"{running}"}}"#
+        );
+        let own: EngineConfig = serde_json::from_str(&own).unwrap();
+        Arc::new(EngineMappings::new("own", "engine", &[own]).unwrap())
+    };
+    let server = Server::start(Answer::vllm(5, 8)).await;
+    let rig = Rig::start(INTERVAL, [spec("a", server.address)]);
+    let said = || rig.endpoint("a").scraped().unwrap();
+    let set = |interval, engines: &Arc<EngineMappings>| {
+        rig.scraper.set(Some(Scraping { engines: Arc::clone(engines), ..scraping(interval) })).unwrap();
+    };
+    set(INTERVAL, &engines("vllm:num_requests_running"));
+    let is_own = || said().engine.as_deref() == Some("own");
+    eventually("the queue", || rig.waiting("a") == Some(5) && is_own()).await;
+    server.answer(Answer::page(RUNNING));
+    eventually("no queue", || said().lost_queue).await;
+    let before = said();
+    set(INTERVAL * 2, &engines("vllm:num_requests_running"));
+    eventually("another page", || said().began > before.began).await;
+    assert!(said().lost_queue);
+    assert!(Arc::ptr_eq(said().engine.as_ref().unwrap(), before.engine.as_ref().unwrap()));
+    set(INTERVAL * 2, &engines("vllm:other"));
+    eventually("other metrics", || !Arc::ptr_eq(said().engine.as_ref().unwrap(), before.engine.as_ref().unwrap()))
+        .await;
+    assert!(!said().lost_queue);
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ impl EndpointState {
         if is_old || !scraped.tells_load() {
             return false;
         }
-        if self.engine != *engine {
+        if !is_same_reading(self.engine.as_ref(), engine.as_ref()) {
             self.engine.clone_from(engine);
             (self.learned, self.queue_since) = (0, None);
         }
@@ -265,6 +265,14 @@ impl Sample {
     /// Stands in where there is none.
     const UNKNOWN: Self =
         Self { began: Time::ZERO, good_since: Time::ZERO, waiting: None, running: None, kv_usage: None, hidden: 0 };
+}
+
+/// Two pages were read in the same way, as their [`engine`](Scraped::engine) says.
+fn is_same_reading(before: Option<&Arc<str>>, after: Option<&Arc<str>>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+        (before, after) => before.is_none() && after.is_none(),
+    }
 }
 
 /// The positive part of a balance.

@@ -174,14 +174,21 @@ fn an_endpoint_is_not_blamed_for_the_time_that_its_pages_take() {
 fn what_one_engine_ran_at_once_says_nothing_of_another() {
     let mut state = UtilizationDetector::default().new_state();
     state.reset(&[(facts(0), Load::default())]);
-    let page = |began, engine: &str, running| Scraped { engine: Some(engine.into()), ..said(began, 0, running, 0.0) };
-    say(&mut *state, &page(0, "triton", 500));
+    let [triton, vllm, other_vllm] = ["triton", "vllm", "vllm"].map(Arc::<str>::from);
+    let page = |began, engine: &Arc<str>, running| Scraped {
+        engine: Some(Arc::clone(engine)),
+        ..said(began, 0, running, 0.0)
+    };
+    say(&mut *state, &page(0, &triton, 500));
     let expected =
         |state: &dyn Saturation| state.estimate().unwrap().seen(Time::from_millis(50), EndpointKey(0)).unwrap();
-    say(&mut *state, &page(50, "triton", 0));
+    say(&mut *state, &page(50, &triton, 0));
     assert_eq!(expected(&*state).room, 500);
-    say(&mut *state, &page(100, "vllm", 0));
-    assert_eq!(expected(&*state).room, 0);
+    say(&mut *state, &page(100, &vllm, 40));
+    say(&mut *state, &page(150, &vllm, 0));
+    assert_eq!(expected(&*state).room, 40);
+    say(&mut *state, &page(200, &other_vllm, 0));
+    assert_eq!(expected(&*state).room, 0, "of the same name, and read in another way");
 }
 
 /// The state of `detector`, which takes the place of that of another one.
