@@ -7,7 +7,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
-use sluice_flow::{DesiredPriorities, SOFT_BAND_LIMIT};
+use sluice_flow::SOFT_BAND_LIMIT;
 use sluice_kube::{
     Bands, Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict,
     check_name, check_namespace, check_selector,
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::flags::Flags;
 use crate::leadership::{Candidature, Leadership};
-use crate::objectives::ObjectivesInForce;
+use crate::objectives::{ConfiguredBands, ObjectivesInForce};
 use crate::rewrites::RewritesInForce;
 
 /// As many ports as an InferencePool may have.
@@ -187,8 +187,7 @@ struct Follower {
     lacks_pool: bool,
     in_force: Option<Objectives>,
     rewrites_in_force: Option<Rewrites>,
-    /// The priorities that have a band by the configuration.
-    configured: watch::Receiver<DesiredPriorities>,
+    configured: watch::Receiver<ConfiguredBands>,
     verdicts: watch::Sender<Vec<Verdict>>,
     /// What the log has said of objectives and rewrites.
     told: BTreeSet<(&'static str, String)>,
@@ -213,8 +212,8 @@ impl Follower {
             self.rewrites_in_force = Some(rewrites);
         }
         self.verdicts.send_if_modified(|present| {
-            let bands = Bands { configured: &self.configured.borrow(), most: SOFT_BAND_LIMIT };
-            let verdicts = index.verdicts(bands);
+            let configured = self.configured.borrow().priorities();
+            let verdicts = index.verdicts(Bands { configured: &configured, most: SOFT_BAND_LIMIT });
             let changed = *present != verdicts;
             *present = verdicts;
             changed

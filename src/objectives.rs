@@ -3,10 +3,37 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_config::FlowControl;
+use sluice_core::Priority;
 use sluice_flow::{DesiredPriorities, Signal};
 use sluice_router::admission::Admission;
 use sluice_router::{Objectives, SharedObjectives};
 use tokio::sync::watch;
+
+/// The bands of a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConfiguredBands {
+    /// The priorities of those that are described.
+    described: DesiredPriorities,
+    /// Those that objectives name.
+    desired: DesiredPriorities,
+}
+
+impl ConfiguredBands {
+    /// Without flow control there are none.
+    pub(crate) fn of(flow_control: Option<&FlowControl>) -> Self {
+        let of = |FlowControl { config, desired }: &FlowControl| Self {
+            described: config.bands.keys().copied().collect(),
+            desired: desired.clone(),
+        };
+        flow_control.map(of).unwrap_or_default()
+    }
+
+    /// The priorities of all of them.
+    pub(crate) fn priorities(&self) -> BTreeSet<Priority> {
+        self.described.union(&self.desired).copied().collect()
+    }
+}
 
 /// Keeps requests and the engine informed of objectives. Clones are the same.
 #[derive(Clone, Debug)]
@@ -16,8 +43,7 @@ pub(crate) struct ObjectivesInForce(Arc<Mutex<State>>);
 struct State {
     configured: Objectives,
     live: Objectives,
-    /// The priorities that have a band by the configuration.
-    desired: watch::Sender<DesiredPriorities>,
+    bands: watch::Sender<ConfiguredBands>,
     shared: SharedObjectives,
     admission: Option<Admission>,
     /// Objectives of the configuration that the log has said to be overruled.
@@ -25,13 +51,13 @@ struct State {
 }
 
 impl ObjectivesInForce {
-    /// Those of the configuration, with the priorities that it wants bands for.
-    pub(crate) fn new(configured: Objectives, desired: DesiredPriorities, admission: Option<Admission>) -> Self {
+    /// Those of the configuration, with the bands that it has.
+    pub(crate) fn new(configured: Objectives, bands: ConfiguredBands, admission: Option<Admission>) -> Self {
         let shared = SharedObjectives::from(configured.clone());
         Self(Arc::new(Mutex::new(State {
             configured,
             live: Objectives::new(),
-            desired: watch::Sender::new(desired),
+            bands: watch::Sender::new(bands),
             shared,
             admission,
             told: BTreeSet::new(),
@@ -43,9 +69,9 @@ impl ObjectivesInForce {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).shared.clone()
     }
 
-    /// The priorities that have a band by the configuration, whatever is in Kubernetes.
-    pub(crate) fn configured_bands(&self) -> watch::Receiver<DesiredPriorities> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).desired.subscribe()
+    /// The bands of the configuration, whatever is in Kubernetes.
+    pub(crate) fn configured_bands(&self) -> watch::Receiver<ConfiguredBands> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).bands.subscribe()
     }
 
     /// Puts those of Kubernetes in force in place of those it had before.
@@ -65,14 +91,14 @@ impl ObjectivesInForce {
     pub(crate) fn reconfigure(
         &self,
         configured: Objectives,
-        desired: DesiredPriorities,
+        bands: ConfiguredBands,
         announce: impl FnOnce(DesiredPriorities),
     ) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.configured = configured;
-        state.desired.send_if_modified(|present| {
-            let changed = *present != desired;
-            *present = desired;
+        state.bands.send_if_modified(|present| {
+            let changed = *present != bands;
+            *present = bands;
             changed
         });
         state.tell_of_overruled();
@@ -83,7 +109,7 @@ impl ObjectivesInForce {
 
 impl State {
     fn bands(&self) -> DesiredPriorities {
-        self.desired.borrow().iter().copied().chain(self.live.values().copied()).collect()
+        self.bands.borrow().desired.iter().copied().chain(self.live.values().copied()).collect()
     }
 
     fn put_in_force(&self) {
@@ -104,16 +130,14 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use sluice_core::Priority;
-
     use super::*;
 
     fn objectives<const N: usize>(objectives: [(&str, i32); N]) -> Objectives {
         objectives.map(|(name, priority)| (name.to_owned(), Priority(priority))).into()
     }
 
-    fn named<const N: usize>(desired: [i32; N]) -> DesiredPriorities {
-        desired.map(Priority).into()
+    fn named<const N: usize>(desired: [i32; N]) -> ConfiguredBands {
+        ConfiguredBands { desired: desired.map(Priority).into(), ..ConfiguredBands::default() }
     }
 
     /// Once the objectives of Kubernetes are `first`, and the configuration is replaced by one with `configured`.
@@ -121,7 +145,7 @@ mod tests {
         let in_force = ObjectivesInForce::new(objectives([("old", 1)]), named([1]), None);
         in_force.follow_kubernetes(first);
         let mut bands = Vec::new();
-        let new = configured.values().copied().collect();
+        let new = ConfiguredBands { desired: configured.values().copied().collect(), ..ConfiguredBands::default() };
         in_force.reconfigure(configured, new, |all| bands.extend(all.into_iter().map(|priority| priority.0)));
         bands
     }
@@ -140,7 +164,8 @@ mod tests {
         in_force.follow_kubernetes(objectives([("b", 3)]));
         in_force.reconfigure(objectives([("c", 1)]), named([1]), drop);
         assert!(!told.has_changed().unwrap(), "they are the same as before");
-        in_force.reconfigure(objectives([("a", 2)]), named([2]), drop);
-        assert_eq!(*told.borrow_and_update(), named([2]));
+        let with_described = ConfiguredBands { described: [Priority(7)].into(), ..named([1]) };
+        in_force.reconfigure(objectives([("a", 1)]), with_described, drop);
+        assert_eq!(told.borrow_and_update().priorities(), [Priority(1), Priority(7)].into());
     }
 }

@@ -19,7 +19,7 @@ use sluice_router::{
 use crate::flags::Flags;
 use crate::kubernetes::{Election, Followed, Target};
 use crate::leadership::Candidature;
-use crate::objectives::ObjectivesInForce;
+use crate::objectives::{ConfiguredBands, ObjectivesInForce};
 use crate::pool_view::PoolView;
 use crate::rewrites::RewritesInForce;
 use crate::run::Failure;
@@ -66,7 +66,7 @@ impl Standing {
         }
         let flow_control = assembled.flow_control.clone();
         check_descriptors(flow_control.as_ref());
-        let desired = flow_control.as_ref().map(|flow_control| flow_control.desired.clone()).unwrap_or_default();
+        let bands = ConfiguredBands::of(flow_control.as_ref());
         let admission = flow_control.map(|flow_control| start_admission(flow_control, clock.clone(), &table, tasks));
         let scraper = scraping::connect(&Connections {
             flags,
@@ -79,7 +79,7 @@ impl Standing {
             tasks,
         })?;
         let configured = terms::objectives(&assembled.settings);
-        let objectives = ObjectivesInForce::new(configured, desired, admission.clone());
+        let objectives = ObjectivesInForce::new(configured, bands, admission.clone());
         let mut standing = Self {
             flags: flags.clone(),
             clock,
@@ -160,9 +160,9 @@ impl Standing {
             view.set_producer(&assembled.load_producer);
         }
         let configured = terms::objectives(&assembled.settings);
-        let desired = assembled.flow_control.as_ref().map(|flow_control| flow_control.desired.clone());
+        let bands = ConfiguredBands::of(assembled.flow_control.as_ref());
         let admit = || {
-            self.objectives.reconfigure(configured, desired.unwrap_or_default(), |desired| {
+            self.objectives.reconfigure(configured, bands, |desired| {
                 // Before the first stream that comes after, so that the engine knows its band.
                 if let (Some(admission), Some(flow_control)) = (&self.admission, &assembled.flow_control) {
                     let config = Box::new(flow_control.config.clone());
