@@ -21,6 +21,11 @@ impl Headers {
         self.0.push((name.to_ascii_lowercase().into_boxed_str(), value.into()));
     }
 
+    /// Takes the values out of all lines called `name` (given in lower case), which stay.
+    pub fn empty(&mut self, name: &str) {
+        self.0.iter_mut().filter(|(key, _)| &**key == name).for_each(|(_, value)| value.clear());
+    }
+
     /// The last line called `name` (given in lower case): of repeated lines the later one counts.
     pub fn last(&self, name: &str) -> Option<&Bytes> {
         self.0.iter().rev().find(|(key, _)| &**key == name).map(|(_, value)| value)
@@ -67,6 +72,18 @@ mod tests {
         assert_eq!(headers.last_str("x-request-id"), Some("b"));
         assert_eq!(headers.len(), 2);
         assert!(!headers.contains("x-other"));
+    }
+
+    #[test]
+    fn lines_whose_values_are_taken_out_are_still_there() {
+        let mut headers = Headers::new();
+        for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            headers.push(name, value);
+        }
+        headers.empty("a");
+        headers.empty("c");
+        let lines: Vec<_> = headers.iter().map(|(name, value)| (name, &value[..])).collect();
+        assert_eq!(lines, [("a", &b""[..]), ("b", b"2"), ("a", b"")]);
     }
 
     #[test]

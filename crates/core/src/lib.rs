@@ -22,7 +22,7 @@ pub use endpoint::{Endpoint, EndpointId, EndpointLoad, EndpointUid};
 pub use flow_key::{FlowKey, Priority};
 pub use go_duration::{GoDuration, GoDurationError};
 pub use headers::Headers;
-pub use request::{Api, Request, RequestId, TokenUsage};
+pub use request::{Api, MAX_MODEL_NAME, Request, RequestId, TokenUsage};
 pub use scraped::{CacheGeometry, LoraAdapters, Scraped};
 pub use suggest::nearest;
 pub use tasks::{BoxFuture, Criticality, Spawn, Tasks};

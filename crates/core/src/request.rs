@@ -3,6 +3,10 @@ use std::sync::Arc;
 
 use crate::{Headers, Time};
 
+/// Bytes of the longest name that a model may have, whoever names it: as many as a path may have, which some names are.
+/// A name is kept as long as its request runs, and written into every event of the response.
+pub const MAX_MODEL_NAME: usize = 4_096;
+
 /// The id a request is logged under: the client's `x-request-id`, or one made here. Never a key: clients
 /// may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]

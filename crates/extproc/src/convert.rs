@@ -26,7 +26,7 @@ use crate::request_headers::MAX_HEADER_LINES;
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 
-/// `vouched_namespace` is where the proxy's metadata names objective and fairness id.
+/// `vouched_namespace` is where the proxy's metadata names objective, fairness id and model.
 pub(crate) fn inbound(request: ProcessingRequest, vouched_namespace: &str) -> Inbound {
     use processing_request::Request;
     let ProcessingRequest { request, protocol_config, metadata_context, attributes, .. } = request;
@@ -123,7 +123,11 @@ fn subset(metadata: &Metadata) -> Option<Subset> {
 fn vouched(metadata: &Metadata, namespace: &str) -> Option<Vouched> {
     let fields = metadata.filter_metadata.get(namespace)?;
     let text = |key: &str| text(fields, key).map(str::to_owned);
-    Some(Vouched { objective: text("objective"), fairness_id: text("fairness_id") })
+    Some(Vouched {
+        objective: text("objective"),
+        fairness_id: text("fairness_id"),
+        model_name_rewrite: text("model_name_rewrite"),
+    })
 }
 
 pub(crate) fn outbound(reply: Reply) -> ProcessingResponse {

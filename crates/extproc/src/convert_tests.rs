@@ -125,10 +125,15 @@ fn unknown_modes_are_not_an_error() {
 
 #[test]
 fn the_proxy_vouches_in_its_own_namespace() {
-    let fields = [("objective".to_owned(), text("premium")), ("fairness_id".to_owned(), text("alice"))].into();
+    let said = [("objective", "premium"), ("fairness_id", "alice"), ("model_name_rewrite", "big")];
+    let fields = said.into_iter().map(|(key, value)| (key.to_owned(), text(value))).collect();
     let metadata_context = metadata("mine", Struct { fields });
     let request = ProcessingRequest { metadata_context, ..request_headers() };
-    let vouched = Vouched { objective: Some("premium".into()), fairness_id: Some("alice".into()) };
+    let vouched = Vouched {
+        objective: Some("premium".into()),
+        fairness_id: Some("alice".into()),
+        model_name_rewrite: Some("big".into()),
+    };
     assert_eq!(inbound(request.clone(), "mine").vouched, Some(vouched));
     assert_eq!(inbound(request, "sluice").vouched, None);
 }

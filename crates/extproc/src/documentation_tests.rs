@@ -96,8 +96,11 @@ fn the_table_of_other_refusals_is_what_clients_are_told() {
         row("unknown objective, `reject`", &Rejection::UnknownObjective { name: "x".into() }.into()),
         row("path that no parser claims", &Refusal::no_parser("/x")),
         row("body without a model, or a rule for its model without targets", &Refusal::model_missing()),
+        row("`model` in the body over 4096 bytes", &ParseError::ModelTooLong.into()),
+        row("the same in a header", &Refusal::model_too_long("x-llm-d-model-name-rewrite")),
         row("body that is no JSON object", &ParseError::NotAnObject.into()),
         row("body over `maxRequestBody`", &Refusal::body_too_large(BodyLimit::of_requests(64 << 20))),
+        row("the same, changed", &Refusal::changed_body_too_large(BodyLimit::of_requests(64 << 20))),
         row(
             "body over `maxBytes` of a queue",
             &Rejection::TooLarge { limit: 1_000_000_000, outcome: Outcome::RejectedCapacity }.into(),

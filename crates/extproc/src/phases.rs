@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use sluice_core::{Headers, Time};
-use sluice_payload::{ModelRestorer, UsageScanner};
+use sluice_payload::{ModelReplacement, ModelRestorer, UsageScanner};
 
 use crate::event_ends::EventEnds;
 use crate::reply::RequestMutation;
@@ -36,6 +36,8 @@ pub(crate) struct Reading {
 pub(crate) struct Routing {
     pub(crate) mutation: RequestMutation,
     pub(crate) tail: Tail,
+    /// The body that goes on in the place of the one that was read, made only then; none if that stays.
+    pub(crate) change: Option<ModelReplacement>,
     /// When the message came that is not answered until the request has its endpoint.
     pub(crate) since: Time,
     /// When to see whether the proxy has to be asked for patience.
@@ -47,20 +49,10 @@ pub(crate) struct Routing {
 pub(crate) enum Tail {
     /// All of it is here, and goes back as it came.
     Whole { body: Option<Bytes>, trailers: bool },
-    /// The body was read, and is with the proxy; `body` takes its place if there is one.
-    Buffered { body: Option<Bytes>, trailers: bool },
+    /// The body was read, and is with the proxy.
+    Buffered { trailers: bool },
     /// Whatever comes is passed on: the decision does not need it.
     Open { held: Held, ended: bool, trailers: bool },
-}
-
-impl Tail {
-    /// Another body, in place of the one that was read.
-    pub(crate) fn replace_body(&mut self, changed: Bytes) {
-        match self {
-            Self::Whole { body, .. } | Self::Buffered { body, .. } => *body = Some(changed),
-            Self::Open { .. } => {}
-        }
-    }
 }
 
 /// What came of an open tail before the request was placed.

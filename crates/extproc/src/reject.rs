@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use sluice_core::DropReason;
+use sluice_core::{DropReason, MAX_MODEL_NAME};
 use sluice_payload::ParseError;
 use sluice_router::Rejection;
 
@@ -108,9 +108,21 @@ impl Refusal {
         Self::new(Code::BadRequest, "model not found in request body")
     }
 
+    /// `header` asks for a model by a name that is too long.
+    pub(crate) fn model_too_long(header: &'static str) -> Self {
+        Self::new(Code::BadRequest, format!("the header {header} is longer than {MAX_MODEL_NAME} bytes"))
+    }
+
     pub(crate) fn body_too_large(limit: BodyLimit) -> Self {
         let BodyLimit { bytes, setting } = limit;
         Self::new(Code::PayloadTooLarge, format!("the request body is larger than {bytes} bytes ({setting})"))
+    }
+
+    /// It came within the limit, and is beyond it with the model in it that the endpoint is asked for.
+    pub(crate) fn changed_body_too_large(limit: BodyLimit) -> Self {
+        let BodyLimit { bytes, setting } = limit;
+        let what = format!("the body with its model replaced is larger than {bytes} bytes ({setting})");
+        Self::new(Code::PayloadTooLarge, what)
     }
 
     pub(crate) fn headers_too_large(limit: u64) -> Self {

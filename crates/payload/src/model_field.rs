@@ -1,38 +1,84 @@
 use std::ops::Range;
 
-/// `object`, which is a JSON object, with `model` in its field of that name: every value that stands there, of whatever
-/// type, since of a repeated key servers take different ones, or a field in front where there is none. All other bytes
-/// are as they were. None if it is not an object.
-pub fn replace_model(object: &[u8], model: &str) -> Option<Vec<u8>> {
-    let model = serde_json::to_string(model).ok()?;
+use bytes::Bytes;
+
+/// A JSON object in which another model is to stand, and that is not made yet: a short text may have room for very many
+/// models, so whoever has it made can look at its length first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelReplacement {
+    object: Bytes,
+    /// The name, as JSON.
+    model: String,
+    length: usize,
+}
+
+impl ModelReplacement {
+    /// `object`, which is a JSON object, with `model` in its field of that name: in the place of every value that stands
+    /// there, of whatever type, since of a repeated key servers take different ones, or in a field in front where there is
+    /// none. All other bytes are as they were. None if it is not an object.
+    pub fn new(object: Bytes, model: &str) -> Option<Self> {
+        let model = serde_json::to_string(model).ok()?;
+        let mut length = object.len();
+        for_each_splice(&object, |Splice { gone, before, after }| {
+            length = length + before.len() + model.len() + after.len() - gone.len();
+        })?;
+        Some(Self { object, model, length })
+    }
+
+    /// Bytes of the object that will be made.
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Makes it.
+    pub fn make(self) -> Bytes {
+        let Self { object, model, length } = self;
+        let mut made = Vec::with_capacity(length);
+        let mut copied = 0;
+        let all = for_each_splice(&object, |Splice { gone, before, after }| {
+            made.extend_from_slice(object.get(copied..gone.start).unwrap_or_default());
+            for text in [before, &model, after] {
+                made.extend_from_slice(text.as_bytes());
+            }
+            copied = gone.end;
+        });
+        debug_assert!(all.is_some(), "it was gone through before");
+        made.extend_from_slice(object.get(copied..).unwrap_or_default());
+        made.into()
+    }
+}
+
+/// The model stands in the place of the bytes `gone`, between two texts.
+struct Splice {
+    gone: Range<usize>,
+    before: &'static str,
+    after: &'static str,
+}
+
+/// Calls `act` for each place in which the model is to stand, in their order. None if `object` is no object.
+fn for_each_splice(object: &[u8], mut act: impl FnMut(Splice)) -> Option<()> {
     let mut cursor = Cursor { text: object, at: 0 };
     let inside = cursor.enter()?;
-    let mut replaced = Vec::with_capacity(object.len() + model.len() + FIELD.len());
-    let (mut copied, mut is_empty) = (0, true);
+    let (mut has_model, mut is_empty) = (false, true);
     while let Some((key, value)) = cursor.field() {
         is_empty = false;
         if is_model(object.get(key)?) {
-            replaced.extend_from_slice(object.get(copied..value.start)?);
-            replaced.extend_from_slice(model.as_bytes());
-            copied = value.end;
+            has_model = true;
+            act(Splice { gone: value, before: "", after: "" });
         }
     }
-    if copied == 0 {
-        replaced.extend_from_slice(object.get(..inside)?);
-        replaced.extend_from_slice(FIELD.as_bytes());
-        replaced.extend_from_slice(model.as_bytes());
-        replaced.extend_from_slice(if is_empty { b"" } else { b"," });
-        copied = inside;
+    if !has_model {
+        act(Splice { gone: inside..inside, before: "\"model\":", after: if is_empty { "" } else { "," } });
     }
-    replaced.extend_from_slice(object.get(copied..)?);
-    Some(replaced)
+    Some(())
 }
-
-const FIELD: &str = "\"model\":";
 
 /// Whether a key, as it is written, says `model`.
 fn is_model(key: &[u8]) -> bool {
-    key == b"\"model\"" || key.contains(&b'\\') && serde_json::from_slice::<String>(key).is_ok_and(|key| key == "model")
+    // Each of its letters, as an escape.
+    const LONGEST: usize = r#""\u006d\u006f\u0064\u0065\u006c""#.len();
+    let is_escaped = key.len() <= LONGEST && key.contains(&b'\\');
+    key == b"\"model\"" || is_escaped && serde_json::from_slice::<String>(key).is_ok_and(|key| key == "model")
 }
 
 /// Reads on in a text that was found to be JSON before: what is not ends it.
@@ -128,8 +174,16 @@ mod tests {
 
     use super::*;
 
+    fn replace(object: &[u8], model: &str) -> Option<Bytes> {
+        let replacement = ModelReplacement::new(Bytes::copy_from_slice(object), model)?;
+        let length = replacement.length();
+        let made = replacement.make();
+        assert_eq!(made.len(), length, "as it was announced");
+        Some(made)
+    }
+
     fn replaced(object: &str, model: &str) -> String {
-        String::from_utf8(replace_model(object.as_bytes(), model).unwrap()).unwrap()
+        String::from_utf8(replace(object.as_bytes(), model).unwrap().into()).unwrap()
     }
 
     #[test]
@@ -174,9 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn how_long_it_would_be_is_known_before_it_is_made() {
+        let object = format!("{{{}}}", ["\"model\":0"; 50_000].join(","));
+        let replacement = ModelReplacement::new(object.clone().into(), &"T".repeat(1_000_000)).unwrap();
+        assert_eq!(replacement.length(), object.len() + 50_000 * 1_000_001);
+    }
+
+    #[test]
     fn what_is_not_an_object_is_left_alone() {
         for text in ["", " ", "[]", "7", r#""model""#, "null"] {
-            assert_eq!(replace_model(text.as_bytes(), "b"), None, "{text}");
+            assert_eq!(replace(text.as_bytes(), "b"), None, "{text}");
         }
     }
 
@@ -200,7 +261,7 @@ mod tests {
         #[test]
         fn it_says_the_same_but_for_the_model(value in value(), model in "\\PC{0,6}", pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
-            let changed = replace_model(text.as_bytes(), &model);
+            let changed = replace(text.as_bytes(), &model);
             prop_assert_eq!(changed.is_some(), value.is_object());
             if let Some(changed) = changed {
                 let mut expected = value;
@@ -211,7 +272,7 @@ mod tests {
 
         #[test]
         fn whatever_the_bytes_are_it_ends(text in prop::collection::vec(prop::sample::select(&b"{}[]\":,\\m1 \xff"[..]), 0..40)) {
-            drop(replace_model(&text, "b"));
+            drop(replace(&text, "b"));
         }
     }
 }

@@ -8,12 +8,17 @@ const DATA: &[u8] = b"data:";
 /// The longest key that matters, with its quotes.
 const LONGEST_KEY: usize = b"\"response\"".len();
 
+/// By so many bytes a chunk grows at most: the names beyond stay as they are. It takes more names than a chunk of real
+/// events has to come that far, and a client that chose a long name must not have the memory for all of them.
+const MAX_GROWTH: usize = 1 << 20;
+
 /// Puts the client's name of the model in the place of the model server's, in a response that passes by in chunks, cut
 /// anywhere.
 ///
 /// It stands in the field `model` of the document or of an event, and of the object `response` or `message` of an event.
 /// A value there that is another one stays, and so does every other byte. A value that is not complete is held back for
-/// as long as it may be the name.
+/// as long as it may be the name. What goes on for a chunk is at most [`MAX_GROWTH`] bytes longer than the chunk and what
+/// was held back.
 #[derive(Debug)]
 pub struct ModelRestorer {
     target: String,
@@ -78,6 +83,8 @@ struct Passed<'a> {
     copied: usize,
     out: Vec<u8>,
     changed: bool,
+    /// Bytes that the names in `out` have more than those that came.
+    growth: usize,
 }
 
 impl Passed<'_> {
@@ -107,7 +114,7 @@ impl ModelRestorer {
 
     /// What is to go on now that `chunk` came; none: the chunk as it is.
     pub fn push(&mut self, chunk: &[u8]) -> Option<Vec<u8>> {
-        let mut passed = Passed { chunk, copied: 0, out: Vec::new(), changed: !self.held.is_empty() };
+        let mut passed = Passed { chunk, copied: 0, out: Vec::new(), changed: !self.held.is_empty(), growth: 0 };
         let mut at = 0;
         while let Some(&byte) = chunk.get(at) {
             if self.is_event_stream && byte == b'\n' {
@@ -186,9 +193,15 @@ impl ModelRestorer {
     fn decide(&mut self, passed: &mut Passed<'_>, end: usize) {
         self.held.extend_from_slice(&passed.chunk[passed.copied..end]);
         passed.copied = end;
-        let is_name = serde_json::from_slice::<String>(&self.held).is_ok_and(|name| name == self.target);
-        passed.changed |= is_name;
-        passed.out.extend_from_slice(if is_name { &self.model } else { &self.held });
+        let growth = passed.growth + self.model.len().saturating_sub(self.held.len());
+        let is_name = || serde_json::from_slice::<String>(&self.held).is_ok_and(|name| name == self.target);
+        if growth <= MAX_GROWTH && is_name() {
+            passed.growth = growth;
+            passed.changed = true;
+            passed.out.extend_from_slice(&self.model);
+        } else {
+            passed.out.extend_from_slice(&self.held);
+        }
         self.held.clear();
     }
 

@@ -90,6 +90,22 @@ fn a_value_is_held_back_no_longer_than_it_may_be_the_name() {
 }
 
 #[test]
+fn a_chunk_grows_by_so_much_and_no_more_whatever_the_client_calls_the_model() {
+    let name = "\u{1}".repeat(4_096);
+    let mut restorer = ModelRestorer::new(ResponseFormat::EventStream, "T", &name).unwrap();
+    let event = "data:{\"model\":\"T\"}\n";
+    let crowd = event.repeat(50_000);
+    for _ in 0..2 {
+        let seen = restorer.push(crowd.as_bytes()).unwrap();
+        assert!(seen.len() <= crowd.len() + MAX_GROWTH, "{}", seen.len());
+        assert!(seen.len() > crowd.len() + MAX_GROWTH / 2, "as many names as there is room for");
+        assert!(seen.ends_with(event.as_bytes()), "the others are the server's");
+    }
+    let one = String::from_utf8(restorer.push(event.as_bytes()).unwrap()).unwrap();
+    assert_eq!(one, event.replace("\"T\"", &serde_json::to_string(&name).unwrap()));
+}
+
+#[test]
 fn what_cannot_be_read_has_no_name_to_be_put_back() {
     assert!(ModelRestorer::new(ResponseFormat::Opaque, "a", "b").is_none());
 }

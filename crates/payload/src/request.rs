@@ -3,12 +3,12 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use sluice_core::Api;
+use sluice_core::{Api, MAX_MODEL_NAME};
 
 /// What a request body says that matters for picking an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestFields {
-    /// `model`, if it is a non-empty string.
+    /// `model`, if it is a non-empty string: at most [`MAX_MODEL_NAME`] bytes.
     pub model: Option<String>,
     /// `stream` is the literal `true`.
     pub stream: bool,
@@ -16,19 +16,22 @@ pub struct RequestFields {
     pub max_output_tokens: Option<u64>,
 }
 
-/// Why a request body was not understood. Never quotes the body.
+/// Why a request body is not taken. Never quotes the body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     #[error("error unmarshaling request bodyMap: {what} at line {line} column {column}")]
     Json { what: String, line: usize, column: usize },
     #[error("error unmarshaling request bodyMap: the body is not a JSON object")]
     NotAnObject,
+    #[error("the field \"model\" of the request body is longer than {} bytes", MAX_MODEL_NAME)]
+    ModelTooLong,
 }
 
 /// Reads the body of a request of `api`. A passthrough body is not looked at.
 ///
 /// Fields of an unexpected type count as absent, and of a repeated key the last counts: the model server is
-/// the judge of a request, not the picker.
+/// the judge of a request, not the picker. One thing is not left to it: a text in `model` that is longer than
+/// [`MAX_MODEL_NAME`], wherever a repeated key has it.
 pub fn parse_request(api: Api, body: &[u8]) -> Result<RequestFields, ParseError> {
     let bound = match api {
         Api::OpenAiChat => Bound::AtTop(&["max_completion_tokens", "max_tokens"]),
@@ -43,7 +46,8 @@ pub fn parse_request(api: Api, body: &[u8]) -> Result<RequestFields, ParseError>
         .deserialize_any(ObjectVisitor { bound })
         .and_then(|fields| deserializer.end().map(|()| fields))
         .map_err(|error| json_error(&error))?;
-    fields.ok_or(ParseError::NotAnObject)
+    let Found { fields, model_too_long } = fields.ok_or(ParseError::NotAnObject)?;
+    if model_too_long { Err(ParseError::ModelTooLong) } else { Ok(fields) }
 }
 
 fn json_error(error: &serde_json::Error) -> ParseError {
@@ -63,13 +67,20 @@ enum Bound {
     Inside(&'static str),
 }
 
+/// What an object says.
+#[derive(Default)]
+struct Found {
+    fields: RequestFields,
+    model_too_long: bool,
+}
+
 /// Collects the known fields of an object; `None` for any other value.
 struct ObjectVisitor {
     bound: Bound,
 }
 
 impl<'de> DeserializeSeed<'de> for ObjectVisitor {
-    type Value = Option<RequestFields>;
+    type Value = Option<Found>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self)
@@ -77,19 +88,21 @@ impl<'de> DeserializeSeed<'de> for ObjectVisitor {
 }
 
 impl<'de> Visitor<'de> for ObjectVisitor {
-    type Value = Option<RequestFields>;
+    type Value = Option<Found>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = RequestFields::default();
+        let Found { mut fields, mut model_too_long } = Found::default();
         // One bound per name, so that the order of names decides, not the order in the body.
         let mut bounds = [None; 2];
         while let Some(Key(key)) = map.next_key()? {
             if key == "model" {
-                fields.model = match map.next_value()? {
+                let value = map.next_value()?;
+                model_too_long |= matches!(value, Scalar::LongText);
+                fields.model = match value {
                     Scalar::Text(text) if !text.is_empty() => Some(text.into_owned()),
                     _ => None,
                 };
@@ -108,14 +121,14 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     },
                     Bound::Inside(name) if name == key => {
                         let inner = Self { bound: Bound::AtTop(&["max_tokens"]) };
-                        bounds[0] = map.next_value_seed(inner)?.and_then(|fields| fields.max_output_tokens);
+                        bounds[0] = map.next_value_seed(inner)?.and_then(|found| found.fields.max_output_tokens);
                     }
                     Bound::Inside(_) => drop(map.next_value::<IgnoredAny>()?),
                 }
             }
         }
         fields.max_output_tokens = bounds.into_iter().flatten().next();
-        Ok(Some(fields))
+        Ok(Some(Found { fields, model_too_long }))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -148,21 +161,24 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 }
 
-/// An object key, borrowed from the body unless it holds an escape.
+/// An object key, borrowed from the body unless it holds an escape; empty if it is too long to be a known one.
 struct Key<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Scalar::deserialize(deserializer)? {
             Scalar::Text(text) => Ok(Self(text)),
-            _ => Ok(Self(Cow::Borrowed(""))),
+            Scalar::LongText | Scalar::Bool(_) | Scalar::Whole(_) | Scalar::Other => Ok(Self(Cow::Borrowed(""))),
         }
     }
 }
 
 /// A value of interest; everything else, arrays and objects among it, is `Other`.
 enum Scalar<'de> {
+    /// Of at most [`MAX_MODEL_NAME`] bytes.
     Text(Cow<'de, str>),
+    /// A longer one, of which no copy is made.
+    LongText,
     Bool(bool),
     Whole(u64),
     Other,
@@ -184,11 +200,11 @@ impl<'de> Visitor<'de> for ScalarVisitor {
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Scalar::Text(Cow::Borrowed(text)))
+        Ok(if text.len() > MAX_MODEL_NAME { Scalar::LongText } else { Scalar::Text(Cow::Borrowed(text)) })
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Scalar::Text(Cow::Owned(text.to_owned())))
+        Ok(if text.len() > MAX_MODEL_NAME { Scalar::LongText } else { Scalar::Text(Cow::Owned(text.to_owned())) })
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {

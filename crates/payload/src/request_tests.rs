@@ -73,6 +73,32 @@ fn odd_types_count_as_absent_and_the_last_of_a_repeated_key_counts() {
 }
 
 #[test]
+fn a_model_name_is_measured_as_the_server_reads_it_wherever_it_stands() {
+    let longest = "m".repeat(MAX_MODEL_NAME);
+    let escaped = "\\u006d".repeat(MAX_MODEL_NAME);
+    for name in [&longest, &escaped] {
+        assert_eq!(chat(&format!(r#"{{"model":"{name}"}}"#)).unwrap().model.as_ref(), Some(&longest));
+        for body in [
+            format!(r#"{{"model":"{name}x"}}"#),
+            format!(r#"{{"model":"{name}\n"}}"#),
+            format!(r#"{{"\u006dodel":"{name}x","model":"m"}}"#),
+            format!(r#"{{"model":"m","model":"{name}x"}}"#),
+        ] {
+            assert_eq!(chat(&body), Err(ParseError::ModelTooLong));
+        }
+    }
+    let text = ParseError::ModelTooLong.to_string();
+    assert_eq!(text, r#"the field "model" of the request body is longer than 4096 bytes"#);
+    // What is no name of a model may be as long as it likes.
+    let long = "x\\n".repeat(MAX_MODEL_NAME);
+    let body =
+        format!(r#"{{"{long}":1,"stream":"{long}","x":{{"model":"{long}"}},"max_tokens":"{long}","model":"m"}}"#);
+    assert_eq!(chat(&body), Ok(RequestFields { model: Some("m".into()), ..RequestFields::default() }));
+    let body = format!(r#"{{"sampling_params":{{"model":"{long}","max_tokens":3}},"model":"m"}}"#);
+    assert_eq!(parse_request(Api::VllmGenerate, body.as_bytes()).unwrap().max_output_tokens, Some(3));
+}
+
+#[test]
 fn errors_have_a_position_and_no_word_of_the_body() {
     for (body, line, column) in [
         ("{\n \"secret\": nonsense}", 2, 13),

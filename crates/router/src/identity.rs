@@ -28,6 +28,8 @@ pub struct Identity {
 pub struct Vouched {
     pub objective: Option<String>,
     pub fairness_id: Option<String>,
+    /// The model to ask the model server for.
+    pub model_name_rewrite: Option<String>,
 }
 
 /// The priorities of all objectives, by name.
@@ -86,6 +88,11 @@ impl Identities {
     /// By objectives that others may replace.
     pub fn sharing(rules: IdentityRules, objectives: SharedObjectives) -> Self {
         Self { rules, objectives, unknown: UnknownNames::default() }
+    }
+
+    /// Clients are not asked: only [`Vouched`] counts.
+    pub(crate) const fn heeds_only_vouched(&self) -> bool {
+        self.rules.only_vouched
     }
 
     pub(crate) fn resolve(&self, headers: &Headers, vouched: Option<&Vouched>) -> Result<Resolved, Rejection> {
@@ -245,7 +252,8 @@ mod tests {
         let identities = identities(rules);
         let identity = identities.resolve(&lines, None).unwrap().identity;
         assert_eq!(identity, Identity { priority: Priority(0), tenant: DEFAULT_TENANT.into() });
-        let vouched = Vouched { objective: Some("batch".into()), fairness_id: Some("alice".into()) };
+        let vouched =
+            Vouched { objective: Some("batch".into()), fairness_id: Some("alice".into()), ..Vouched::default() };
         let identity = identities.resolve(&lines, Some(&vouched)).unwrap().identity;
         assert_eq!(identity, Identity { priority: Priority(-10), tenant: "alice".into() });
     }

@@ -124,6 +124,11 @@ impl Router {
         self.identities.resolve(headers, vouched)
     }
 
+    /// Clients are not asked who they are, nor for which model: only what the proxy vouches for counts.
+    pub const fn heeds_only_vouched(&self) -> bool {
+        self.identities.heeds_only_vouched()
+    }
+
     /// The rules by which the models of requests are replaced that come now.
     pub fn rewrites(&self) -> Arc<ModelRewrites> {
         self.rewrites.load()

@@ -8,6 +8,7 @@ use super::Driver;
 use crate::message::{Inbound, Message, Standing};
 use crate::reject::Refusal;
 use crate::request_headers::{BodyLimit, content_length, is_header_only};
+use crate::session::heed_only_vouched;
 
 impl Driver {
     /// With the request headers it is known who the request is from, and sometimes that it need not go on.
@@ -19,6 +20,9 @@ impl Driver {
         };
         if let Some(record) = &mut self.record {
             record.named_by(headers);
+        }
+        if self.terms.router.heeds_only_vouched() {
+            heed_only_vouched(headers, vouched.as_ref());
         }
         let Resolved { identity, unknown_objective } = match self.terms.router.identify(headers, vouched.as_ref()) {
             Ok(resolved) => resolved,

@@ -3,6 +3,7 @@ mod eviction;
 mod hand_over;
 mod hostile;
 mod limits;
+mod model_names;
 mod modes;
 mod reconfigured;
 mod rig;

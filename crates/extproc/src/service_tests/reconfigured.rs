@@ -35,10 +35,11 @@ async fn a_stream_keeps_the_limits_that_it_began_with() {
 #[tokio::test]
 async fn larger_messages_are_taken_from_then_on() {
     let picking = Picking::start().await;
-    let model = "m".repeat(300 << 10);
-    assert_eq!(picking.chat(&model).await.unwrap().refusal().await.0, 413);
+    let body = format!("{{\"model\":\"m\"{}}}", " ".repeat(300 << 10));
+    let chat = || picking.open(vec![request_headers(), request_body(&body)]);
+    assert_eq!(chat().await.unwrap().refusal().await.0, 413);
     picking.reconfigure(ServiceSettings { max_message: 400 << 10, ..settings() });
-    let mut proxy = picking.chat(&model).await.unwrap();
+    let mut proxy = chat().await.unwrap();
     assert!(matches!(proxy.answer().await, Answer::RequestHeaders(_)));
 }
 

@@ -96,8 +96,16 @@ impl Picking {
         Self::start_with(settings(), |_| Gatekeeper::Open).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends its tasks")]
     pub(super) async fn start_with(
+        settings: ServiceSettings,
+        gatekeeper: impl FnOnce(&EndpointTable) -> Gatekeeper,
+    ) -> Self {
+        Self::start_by(IdentityRules::default(), settings, gatekeeper).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the runtime of the test ends its tasks")]
+    pub(super) async fn start_by(
+        rules: IdentityRules,
         settings: ServiceSettings,
         gatekeeper: impl FnOnce(&EndpointTable) -> Gatekeeper,
     ) -> Self {
@@ -115,7 +123,7 @@ impl Picking {
             gatekeeper: gatekeeper(&table),
             table,
             scheduler: SharedScheduler::new(Scheduler::new(Arc::new(First), vec![profile]).unwrap()),
-            identities: Identities::new(IdentityRules::default(), [("batch".to_owned(), Priority(-1))].into()),
+            identities: Identities::new(rules, [("batch".to_owned(), Priority(-1))].into()),
             rewrites: SharedModelRewrites::default(),
             estimate: TokenEstimate::default(),
             admit_header_only: false,

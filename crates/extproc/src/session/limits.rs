@@ -3,6 +3,7 @@
 use sluice_core::Headers;
 
 use super::Session;
+use super::rewriting::asks_for_too_long;
 use crate::message::{BodyMode, BodyModes};
 use crate::reject::Refusal;
 use crate::request_headers::{BodyLimit, MAX_HEADER_LINES, content_length, expects_continue, is_upgrade};
@@ -21,6 +22,9 @@ impl Session {
         let limit = self.settings.max_request_headers;
         if header_bytes(headers) > limit {
             return Some(Refusal::headers_too_large(limit));
+        }
+        if let Some(name) = asks_for_too_long(headers) {
+            return Some(Refusal::model_too_long(name));
         }
         let limit = self.limit_of(told, headers, end_of_stream);
         content_length(headers).filter(|&length| length > limit.bytes).map(|_| Refusal::body_too_large(limit))

@@ -31,6 +31,8 @@ mod revocation;
 mod rewriting;
 mod timing;
 
+pub(crate) use rewriting::heed_only_vouched;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sluice_core::{Api, Headers, Request, RequestId, Time};
-use sluice_payload::{RequestFields, parse_request};
+use sluice_payload::{ModelReplacement, RequestFields, parse_request};
 use sluice_router::Intent;
 
 use super::Session;
@@ -113,7 +113,7 @@ impl Session {
                     return;
                 }
                 if is_buffered {
-                    self.route(now, Tail::Buffered { body: None, trailers: false }, random, actions);
+                    self.route(now, Tail::Buffered { trailers: false }, random, actions);
                 } else if end_of_stream {
                     let body = Some(reading.body.split().freeze());
                     self.route(now, Tail::Whole { body, trailers: false }, random, actions);
@@ -197,34 +197,29 @@ impl Session {
     }
 
     /// Asks for an endpoint for the request that was being read.
-    pub(super) fn route(
-        &mut self,
-        now: Time,
-        mut tail: Tail,
-        random: &mut dyn FnMut() -> u64,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn route(&mut self, now: Time, tail: Tail, random: &mut dyn FnMut() -> u64, actions: &mut Vec<Action>) {
         let RequestPhase::Reading(reading) = std::mem::replace(&mut self.request, RequestPhase::Over) else { return };
         let Reading { headers, received, body: buffered, is_buffered, progress, give_up: _ } = reading;
         let since = if is_buffered { progress } else { received };
         let (body, is_read) = match &tail {
-            Tail::Whole { body, .. } => (body.as_deref().unwrap_or_default(), true),
-            Tail::Buffered { .. } => (&buffered[..], true),
-            Tail::Open { .. } => (&[][..], false),
+            Tail::Whole { body, .. } => (body.clone().unwrap_or_default(), true),
+            Tail::Buffered { .. } => (buffered.freeze(), true),
+            Tail::Open { .. } => (Bytes::new(), false),
         };
         let held_bytes = body.len() as u64;
         let body_bytes = if is_read { held_bytes } else { content_length(&headers).unwrap_or_default() };
         let header_only = is_header_only(&headers, matches!(tail, Tail::Whole { body: None, trailers: false }));
         let is_read = is_read && !header_only;
-        let fields = if is_read { parse_request(self.api, body) } else { Ok(RequestFields::default()) };
-        let fields = match fields {
+        let fields = if is_read { parse_request(self.api, &body) } else { Ok(RequestFields::default()) };
+        let RequestFields { model, stream, max_output_tokens } = match fields {
             Ok(fields) => fields,
             Err(error) => {
                 self.refuse(&error.into(), actions);
                 return;
             }
         };
-        let choice = self.choose_model(&headers, fields.model.as_deref(), is_read, random);
+        let model: Option<Arc<str>> = model.map(Into::into);
+        let choice = self.choose_model(&headers, model.as_ref(), is_read, random);
         if choice.target.is_none() && is_read && (self.api.requires_model() || choice.rewritten_by.is_some()) {
             self.refuse(&Refusal::model_missing(), actions);
             return;
@@ -232,18 +227,23 @@ impl Session {
         if !is_read && !header_only {
             self.note_unread(&headers, actions);
         }
-        let changed = choice.change(fields.model.as_deref(), body);
-        let announced = changed.as_ref().and_then(|changed| announced(&headers, changed));
+        let change = match self.change_model(&choice, model.as_ref(), &body, actions) {
+            Ok(change) => change,
+            Err(refusal) => {
+                self.refuse(&refusal, actions);
+                return;
+            }
+        };
+        if change.is_none() && matches!(tail, Tail::Buffered { .. }) {
+            // What the proxy has is not held here.
+            actions.push(Action::Holding(self.header_bytes));
+        }
+        let announced = change.as_ref().and_then(|change| announced(&headers, change));
         // Envoy 1.40 takes no other length for a body that it was asked for in place of what it is configured to show, and
         // leaves the client's: whatever reads by that would take the rest for the next request.
         let (content_length, drops_length) =
             if self.asked_for_request { (None, announced.is_some()) } else { (announced, false) };
-        self.renamed = Renamed::of(fields.model.as_deref(), &choice);
-        if changed.is_some() || matches!(tail, Tail::Buffered { .. }) {
-            // What the proxy has is not held here.
-            let kept = changed.as_ref().map_or(0, Bytes::len) as u64;
-            actions.push(Action::Holding(self.header_bytes + kept));
-        }
+        self.renamed = Renamed::of(model.as_ref(), &choice);
 
         let sent_id = headers.last_str("x-request-id").filter(|id| !id.is_empty());
         let new_request_id = if sent_id.is_some() { None } else { Some(ids::uuid(random)) };
@@ -252,11 +252,11 @@ impl Session {
             id: RequestId(id.into()),
             received,
             api: self.api,
-            model: fields.model.map(Into::into),
+            model,
             target_model: choice.target,
             rewritten_by: choice.rewritten_by,
-            stream: fields.stream,
-            max_output_tokens: fields.max_output_tokens,
+            stream,
+            max_output_tokens,
             body_bytes,
             headers,
         };
@@ -265,11 +265,8 @@ impl Session {
         let remove = gateway_headers.chain(drops_length.then_some("content-length")).collect();
         let mutation =
             RequestMutation { destination: String::new(), new_request_id, traceparent, content_length, remove };
-        if let Some(changed) = changed {
-            tail.replace_body(changed);
-        }
         let extend = self.patience_due(now, since, &tail);
-        self.request = RequestPhase::Routing(Routing { mutation, tail, since, extend });
+        self.request = RequestPhase::Routing(Routing { mutation, tail, change, since, extend });
         actions.push(Action::Route(Intent {
             request: Arc::new(request),
             subset: self.subset.take(),
@@ -293,23 +290,24 @@ impl Session {
                 return;
             }
         };
-        let RequestPhase::Routing(Routing { mutation, tail, .. }) =
+        let RequestPhase::Routing(Routing { mutation, tail, change, .. }) =
             std::mem::replace(&mut self.request, RequestPhase::Over)
         else {
             return;
         };
         let mutation = RequestMutation { destination, ..mutation };
+        let changed = change.map(ModelReplacement::make);
         let (rest, trailers) = match tail {
             Tail::Whole { body, trailers } => {
                 self.reply(Reply::RequestHeaders(mutation), actions);
-                if let Some(body) = body {
+                if let Some(body) = changed.or(body) {
                     // If trailers follow, they end the body.
                     self.reply_pieces(body, !trailers, Reply::RequestBody, actions);
                 }
                 (Rest::ended(Answer::Echo), trailers)
             }
-            Tail::Buffered { body, trailers } => {
-                self.reply(Reply::RequestBodyPlaced(mutation, body), actions);
+            Tail::Buffered { trailers } => {
+                self.reply(Reply::RequestBodyPlaced(mutation, changed), actions);
                 (Rest::ended(Answer::AsIs), trailers)
             }
             Tail::Open { held: Held::Messages { count, bytes }, ended, trailers } => {
@@ -350,9 +348,9 @@ impl Session {
     }
 }
 
-/// The length of `body`, if the client has announced one.
-fn announced(headers: &Headers, body: &Bytes) -> Option<u64> {
-    headers.contains("content-length").then_some(body.len() as u64)
+/// The length of the body that goes on, if the client has announced one.
+fn announced(headers: &Headers, change: &ModelReplacement) -> Option<u64> {
+    headers.contains("content-length").then_some(change.length() as u64)
 }
 
 /// Adds `chunk` to `body`. False if that would make it longer than `limit`.

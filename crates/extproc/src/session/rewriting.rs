@@ -6,20 +6,25 @@
 //! ```
 //!
 //! A request is changed where its body is read here before it is placed, a response where its body passes through here.
+//!
+//! Clients choose both names, and how often they are written, so neither is taken on trust: a name has at most
+//! [`MAX_MODEL_NAME`] bytes; a request is measured and booked with its new body before that is made; and a message of a
+//! response grows by a bounded number of bytes ([`ModelRestorer`]).
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_core::Headers;
-use sluice_payload::{ModelRestorer, ResponseFormat, replace_model};
-use sluice_router::{ModelRewrites, Rewritten};
+use sluice_core::{Headers, MAX_MODEL_NAME};
+use sluice_payload::{ModelReplacement, ModelRestorer, ResponseFormat};
+use sluice_router::{ModelRewrites, Rewritten, Vouched};
 
 use super::Session;
 use crate::action::{Action, Notice};
 use crate::message::BodyMode;
 use crate::phases::{Answer, ResponsePhase};
+use crate::reject::Refusal;
 use crate::reply::Reply;
-use crate::request_headers::path_of;
+use crate::request_headers::{BodyLimit, path_of};
 
 /// By these a request asks for a model in place of the one that its body names. The first counts wherever it is present.
 const HEADERS: [&str; 2] = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
@@ -32,14 +37,6 @@ pub(super) struct Choice {
     pub(super) rewritten_by: Option<Arc<str>>,
 }
 
-impl Choice {
-    /// The body that goes on in the place of `body`, which names `model`; none if that is to stay.
-    pub(super) fn change(&self, model: Option<&str>, body: &[u8]) -> Option<Bytes> {
-        let target = self.target.as_deref().filter(|&target| model != Some(target))?;
-        replace_model(body, target).map(Bytes::from)
-    }
-}
-
 /// A model of two names.
 #[derive(Debug)]
 pub(super) struct Renamed {
@@ -49,9 +46,9 @@ pub(super) struct Renamed {
 
 impl Renamed {
     /// None if the client named no model, or the one that it gets.
-    pub(super) fn of(model: Option<&str>, choice: &Choice) -> Option<Self> {
+    pub(super) fn of(model: Option<&Arc<str>>, choice: &Choice) -> Option<Self> {
         let (model, target) = (model?, choice.target.as_ref()?);
-        (model != &**target).then(|| Self { model: model.into(), target: Arc::clone(target) })
+        (model != target).then(|| Self { model: Arc::clone(model), target: Arc::clone(target) })
     }
 }
 
@@ -71,16 +68,39 @@ impl Session {
     pub(super) fn choose_model(
         &self,
         headers: &Headers,
-        model: Option<&str>,
+        model: Option<&Arc<str>>,
         is_read: bool,
         random: &mut dyn FnMut() -> u64,
     ) -> Choice {
         let may_change = is_read && self.api.names_model();
-        if let Some(Rewritten { target, origin }) = self.rewrites.apply(model, random).filter(|_| may_change) {
+        let rewritten = self.rewrites.apply(model.map(|model| &**model), random);
+        if let Some(Rewritten { target, origin }) = rewritten.filter(|_| may_change) {
             return Choice { target: Some(target).filter(|target| !target.is_empty()), rewritten_by: Some(origin) };
         }
         let asked_for = asked_for(headers).filter(|_| may_change);
-        Choice { target: asked_for.or(model).map(Arc::from), rewritten_by: None }
+        Choice { target: asked_for.map(Arc::from).or_else(|| model.cloned()), rewritten_by: None }
+    }
+
+    /// What becomes of `body`, which names `model`; none if it is to stay. It is booked here, and made when the request has
+    /// its endpoint: a short body may have room for very many models.
+    pub(super) fn change_model(
+        &self,
+        choice: &Choice,
+        model: Option<&Arc<str>>,
+        body: &Bytes,
+        actions: &mut Vec<Action>,
+    ) -> Result<Option<ModelReplacement>, Refusal> {
+        let target = choice.target.as_ref().filter(|&target| model != Some(target));
+        let Some(change) = target.and_then(|target| ModelReplacement::new(body.clone(), target)) else {
+            return Ok(None);
+        };
+        let limit = self.settings.max_request_body;
+        if change.length() as u64 > limit {
+            return Err(Refusal::changed_body_too_large(BodyLimit::of_requests(limit)));
+        }
+        let held = change.length().max(body.len()) as u64;
+        actions.push(Action::Holding(self.header_bytes + held));
+        Ok(Some(change))
     }
 
     /// The body of a request is not seen before it is placed: what it names is what the model server gets.
@@ -131,7 +151,27 @@ pub(super) fn restored(restorer: &mut Option<Box<ModelRestorer>>, chunk: &[u8], 
     Some(changed.into())
 }
 
+/// Where clients are not to be trusted, what the proxy says takes the place of what they ask for.
+pub(crate) fn heed_only_vouched(headers: &mut Headers, vouched: Option<&Vouched>) {
+    // The lines stay, so that they are taken out of what goes on.
+    HEADERS.iter().for_each(|name| headers.empty(name));
+    if let Some(model) = vouched.and_then(|vouched| vouched.model_name_rewrite.as_deref()) {
+        headers.push(HEADERS[0], model.as_bytes().to_vec());
+    }
+}
+
+/// The header, if it asks for a model by a name that is too long.
+pub(super) fn asks_for_too_long(headers: &Headers) -> Option<&'static str> {
+    let (name, value) = asking(headers)?;
+    (value.len() > MAX_MODEL_NAME).then_some(name)
+}
+
 fn asked_for(headers: &Headers) -> Option<&str> {
-    let present = HEADERS.iter().find(|name| headers.contains(name))?;
-    headers.last_str(present).filter(|model| !model.is_empty())
+    let (_, value) = asking(headers)?;
+    std::str::from_utf8(value).ok().filter(|model| !model.is_empty())
+}
+
+/// The header that counts.
+fn asking(headers: &Headers) -> Option<(&'static str, &Bytes)> {
+    HEADERS.iter().find_map(|name| Some((*name, headers.last(name)?)))
 }

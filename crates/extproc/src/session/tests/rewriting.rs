@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluice_core::MAX_MODEL_NAME;
 use sluice_router::{ModelRewrites, RewriteRule, RewriteTarget};
 
 use super::script::{BYPASS, CHAT, DUPLEX, Script, modes};
@@ -129,6 +130,93 @@ fn a_header_asks_for_a_model_and_a_rule_overrules_it() {
     assert_eq!(target(none(), &[(older, "b"), (present, "c")]).as_deref(), Some("c"));
     assert_eq!(target(none(), &[(older, "b"), (present, "")]).as_deref(), Some("m"));
     assert_eq!(target(rules(), &[(present, "c")]).as_deref(), Some("big"));
+}
+
+/// With 40 models, each of one byte.
+fn body_of_many_models() -> String {
+    format!("{{{}}}", [r#""model":0"#; 40].join(","))
+}
+
+#[test]
+fn a_body_that_its_models_make_too_large_is_refused() {
+    let body = body_of_many_models();
+    for mode in [BodyMode::FullDuplex, BodyMode::Buffered] {
+        let answer = |target: &str| {
+            let mut script = script(ModelRewrites::default(), modes(mode, BodyMode::None));
+            script.headers(&[(":path", PATH), ("x-llm-d-model-name-rewrite", target)], false).body(&body, true);
+            script
+        };
+        // With the quotes in the place of each 0.
+        let fits = (1_000 - body.len()) / 40 + 1 - 2;
+        let mut refused = answer(&"T".repeat(fits + 1));
+        assert!(refused.out().ends_with("413 end:PayloadTooLarge close"), "{mode:?}");
+        assert!(refused.intents.is_empty());
+        assert!(refused.refusal_text().contains("its model replaced"), "{}", refused.refusal_text());
+        let mut placed = answer(&"T".repeat(fits));
+        assert!(placed.placed().out().contains("route"), "{mode:?}");
+        assert!(placed.request_body.len() > 900, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_changed_body_is_booked_while_its_request_waits_and_made_when_it_goes_on() {
+    let body = body_of_many_models();
+    for mode in [BodyMode::FullDuplex, BodyMode::Buffered] {
+        let mut script = script(ModelRewrites::default(), modes(mode, BodyMode::None));
+        let lines = [(":path", PATH), ("x-llm-d-model-name-rewrite", "target")];
+        let headers: usize = lines.iter().map(|(name, value)| name.len() + value.len()).sum();
+        script.headers(&lines, false).body(&body, true);
+        let changed = body.replace('0', "\"target\"");
+        assert_eq!(script.held, (headers + changed.len()) as u64, "{mode:?}");
+        assert_eq!(script.request_body, b"", "{mode:?}");
+        script.placed();
+        assert_eq!((script.held, &script.request_body[..]), (0, changed.as_bytes()), "{mode:?}");
+    }
+    // Of a body that becomes shorter, the longer one is held until then.
+    let mut script = script(ModelRewrites::default(), DUPLEX);
+    let body = format!(r#"{{"model":"{}"}}"#, "m".repeat(200));
+    script.headers(&[(":path", PATH), ("x-llm-d-model-name-rewrite", "b")], false).body(&body, true);
+    assert!(script.held > body.len() as u64, "{}", script.held);
+    assert_eq!(script.placed().request_body, br#"{"model":"b"}"#);
+}
+
+#[test]
+fn a_header_with_a_name_that_is_too_long_is_refused_before_the_body_comes() {
+    let settings = SessionSettings { max_request_headers: 50_000, body_memory: 100_000, ..SessionSettings::TEST };
+    let (present, older) = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite");
+    for mode in [BodyMode::FullDuplex, BodyMode::Buffered, BodyMode::Streamed, BodyMode::None] {
+        let answer = |lines: &[(&str, &str)]| {
+            let mut script = Script::with_settings(settings, modes(mode, BodyMode::None));
+            script.headers(&[&[(":path", PATH)], lines].concat(), false);
+            (script.out(), script)
+        };
+        let (longest, longer) = ("T".repeat(MAX_MODEL_NAME), "T".repeat(MAX_MODEL_NAME + 1));
+        for name in [present, older] {
+            let (answered, script) = answer(&[(name, &longer)]);
+            assert_eq!(answered, "400 end:BadRequest close", "{mode:?}");
+            let text = script.refusal_text();
+            assert!(text.contains(name) && text.contains("4096") && text.len() < 300, "{text}");
+            assert_ne!(answer(&[(name, &longest)]).0, answered, "{mode:?}");
+        }
+        assert_ne!(
+            answer(&[(older, &longer), (present, "b")]).0,
+            "400 end:BadRequest close",
+            "only one of them counts"
+        );
+    }
+}
+
+#[test]
+fn a_body_with_a_name_that_is_too_long_is_refused() {
+    let settings = SessionSettings { max_request_body: 50_000, body_memory: 100_000, ..SessionSettings::TEST };
+    for mode in [BodyMode::FullDuplex, BodyMode::Buffered] {
+        let mut script = Script::with_settings(settings, modes(mode, BodyMode::FullDuplex));
+        script.post(PATH).body(&format!(r#"{{"model":"{}"}}"#, "m".repeat(MAX_MODEL_NAME + 1)), true);
+        assert!(script.out().ends_with("400 end:BadRequest close"), "{mode:?}");
+        assert!(script.intents.is_empty());
+        let text = script.refusal_text();
+        assert!(text.contains("4096") && text.len() < 300, "{text}");
+    }
 }
 
 #[test]
