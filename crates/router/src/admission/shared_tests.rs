@@ -1,15 +1,32 @@
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, PoisonError};
 
 use sluice_core::{Priority, SystemClock};
 use sluice_flow::{BandConfig, Config};
 use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
-use tracing::Level;
+use tracing::{Dispatch, Level};
 
 use super::*;
 
 /// What was logged, all fields in one text.
 #[derive(Clone, Debug, Default)]
 struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Lines {
+    /// What `work` logs on this thread.
+    fn of(work: impl FnOnce()) -> Vec<(Level, String)> {
+        // Where there is one subscriber only, an event that is logged for the first time on a thread that has none is never
+        // heard of again, on no thread. Tests run side by side: so there are two.
+        static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Lines::default()));
+        LazyLock::force(&ANOTHER);
+        let lines = Self::default();
+        tracing::subscriber::with_default(lines.clone(), work);
+        lines.lines().clone()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<(Level, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl tracing::Subscriber for Lines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -33,8 +50,7 @@ impl tracing::Subscriber for Lines {
         }
         let mut text = Text(String::new());
         event.record(&mut text);
-        let mut lines = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        lines.push((*event.metadata().level(), text.0));
+        self.lines().push((*event.metadata().level(), text.0));
     }
 
     fn enter(&self, _: &tracing::Id) {}
@@ -51,13 +67,7 @@ fn too_many_bands_are_logged_once_with_their_number() {
         let named = (1..=count).map(Priority).collect();
         shared.call(|engine, now| engine.observe(now, Signal::Desired(named)));
     };
-    let lines = Lines::default();
-    tracing::subscriber::with_default(lines.clone(), || {
-        for count in [63, 64, 80, 64] {
-            name(count);
-        }
-    });
-    let lines = lines.0.lock().unwrap().clone();
+    let lines = Lines::of(|| [63, 64, 80, 64].into_iter().for_each(name));
     let [(level, text)] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(*level, Level::WARN);
     assert!(text.contains("bands=65") && text.contains("soft_limit=64"), "{text}");
