@@ -2,16 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sluice_core::EndpointId;
+use sluice_core::Endpoint;
 use sluice_flow::policy::{BookingLimit, Seen};
 use sluice_flow::{BandStats, EndpointKey, EndpointStats, FlowStats, Partition, Stats};
 
 /// The whole page.
-pub(crate) fn flow_page(stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>) -> Value {
-    let endpoints: Vec<Value> =
-        stats.endpoints.iter().map(|(key, endpoint)| endpoint_entry(names.get(key), endpoint)).collect();
+pub(crate) fn flow_page(stats: &Stats, endpoints: &BTreeMap<EndpointKey, Arc<Endpoint>>) -> Value {
+    let entry = |(key, stats)| endpoint_entry(endpoints.get(key).map(|endpoint| &**endpoint), stats);
+    let endpoints: Vec<Value> = stats.endpoints.iter().map(entry).collect();
     json!({
         "waiting": {"requests": stats.waiting.requests, "bytes": stats.waiting.bytes},
         "leases": {
@@ -100,17 +101,18 @@ fn why_held(flow: &FlowStats) -> Value {
     if flow.capped { json!("its tenant has as many in flight as maxInFlightPerFlow allows") } else { Value::Null }
 }
 
-fn endpoint_entry(id: Option<&EndpointId>, endpoint: &EndpointStats) -> Value {
-    let EndpointStats { in_pool, load, inherited, reserved, limit, seen } = endpoint;
+fn endpoint_entry(endpoint: Option<&Endpoint>, stats: &EndpointStats) -> Value {
+    let EndpointStats { in_pool, load, inherited, reserved, limit, seen } = stats;
     let BookingLimit { requests, tokens } = limit;
     json!({
-        "name": id.map(ToString::to_string),
+        "name": endpoint.map(|endpoint| endpoint.id.to_string()),
         "inPool": in_pool,
         "inFlight": {"requests": load.requests, "tokens": load.tokens},
         "inherited": inherited,
         "reserved": {"requests": reserved.requests, "tokens": reserved.tokens},
         "limit": {"requests": finite(*requests), "tokens": finite(*tokens)},
         "scraped": seen.as_ref().map(scraped_entry),
+        "scrapeFault": endpoint.and_then(Endpoint::scrape_fault).map(|fault| Value::from(fault.as_str())),
     })
 }
 
@@ -143,8 +145,8 @@ const fn partition_name(partition: Partition) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use sluice_core::Priority;
-    use sluice_flow::Waiting;
+    use sluice_core::{EndpointId, EndpointUid, Priority};
+    use sluice_flow::{Load, Waiting};
 
     use super::*;
 
@@ -190,6 +192,24 @@ mod tests {
         let why = why_gated(&band(0, 0.8, true), true, &full);
         assert_eq!(why, "saturation of decode is 1.000, the ceiling of a dry run 1.000");
         assert_eq!(why_gated(&band(0, 0.0, true), true, &full), why, "a ceiling of 0 closes nothing");
+    }
+
+    #[test]
+    fn an_endpoint_says_what_is_wrong_with_its_metrics() {
+        let stats = EndpointStats {
+            in_pool: true,
+            load: Load::default(),
+            inherited: 0,
+            reserved: Load::default(),
+            limit: BookingLimit::UNLIMITED,
+            seen: None,
+        };
+        let (id, uid) = (EndpointId::new("default", "a"), EndpointUid("1".into()));
+        let endpoint = Endpoint::new(id, uid, ([127, 0, 0, 1], 1).into(), BTreeMap::new());
+        let fault = || endpoint_entry(Some(&endpoint), &stats)["scrapeFault"].clone();
+        assert_eq!(fault(), Value::Null);
+        endpoint.set_scrape_fault(Some("status 500".to_owned()));
+        assert_eq!(fault(), "status 500");
     }
 
     #[test]

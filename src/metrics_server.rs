@@ -55,8 +55,8 @@ fn metrics_page(registry: &Registry) -> Result<String, String> {
 }
 
 fn flow_page(view: &PoolView) -> String {
-    let FlowSnapshot { stats, names, producer: _ } = view.now();
-    debug::flow_page(&stats, &names).to_string()
+    let FlowSnapshot { stats, endpoints, plugins: _ } = view.now();
+    debug::flow_page(&stats, &endpoints).to_string()
 }
 
 fn plugin_states_page(in_force: &InForce, view: Option<&PoolView>) -> String {
@@ -74,7 +74,7 @@ mod tests {
     use sluice_flow::{Ask, BandConfig, Config, GlobalLimits, Stage};
     use sluice_plugins::flow::{ConcurrencyDetector, Fcfs, RoundRobin, StaticUsageLimit};
     use sluice_router::admission::{Admission, Target};
-    use sluice_router::{FlowCollector, TenantLabels};
+    use sluice_router::{FlowCollector, FlowPlugins, TenantLabels};
     use tokio::runtime::Handle;
 
     use super::*;
@@ -106,7 +106,8 @@ mod tests {
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
         let registry = Registry::new();
-        let view = PoolView::new(admission, &table, "l");
+        let plugins = FlowPlugins { producer: "l".to_owned(), detector: "d".to_owned() };
+        let view = PoolView::new(admission, &table, plugins);
         let tenants = TenantLabels::new(10, clock);
         registry.register(Box::new(FlowCollector::new(Arc::new(view), tenants, "p", true))).unwrap();
         let empty_pool = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();

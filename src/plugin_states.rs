@@ -14,7 +14,7 @@ const NO_STATE: &str = "plugin does not support state collection";
 /// The whole page, as it is at `timestamp`. `effective` is the configuration in force; `flow` is there where there is flow
 /// control.
 pub(crate) fn page(timestamp: &str, effective: &Value, flow: Option<&Stats>) -> Value {
-    let detector = effective["flowControl"]["saturationDetector"]["pluginRef"].as_str();
+    let detector = detector(effective);
     let declared = effective["plugins"].as_array().into_iter().flatten();
     let plugins: BTreeMap<&str, Value> = declared
         .filter_map(|plugin| {
@@ -29,6 +29,11 @@ pub(crate) fn page(timestamp: &str, effective: &Value, flow: Option<&Stats>) -> 
         })
         .collect();
     json!({"timestamp": timestamp, "plugins": plugins})
+}
+
+/// The name of the plugin that tells how full the pool is, in a configuration that is in force; none if nobody does.
+pub(crate) fn detector(effective: &Value) -> Option<&str> {
+    effective["flowControl"]["saturationDetector"]["pluginRef"].as_str()
 }
 
 #[cfg(test)]

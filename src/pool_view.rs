@@ -2,46 +2,46 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use sluice_core::EndpointId;
+use sluice_core::Endpoint;
 use sluice_data::EndpointTable;
 use sluice_flow::EndpointKey;
 use sluice_router::admission::Admission;
-use sluice_router::{FlowSnapshot, FlowState};
+use sluice_router::{FlowPlugins, FlowSnapshot, FlowState};
 
 /// Flow control as metrics and the debug page see it.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolView {
     admission: Admission,
     /// The endpoints of the pool, and those that have left it with requests in flight.
-    names: Arc<Mutex<BTreeMap<EndpointKey, EndpointId>>>,
-    producer: Arc<ArcSwap<String>>,
+    endpoints: Arc<Mutex<BTreeMap<EndpointKey, Arc<Endpoint>>>>,
+    plugins: Arc<ArcSwap<FlowPlugins>>,
 }
 
 impl PoolView {
-    /// To be made after the engine has begun to listen to `table`. `producer` as in [`FlowSnapshot`].
-    pub(crate) fn new(admission: Admission, table: &EndpointTable, producer: &str) -> Self {
-        let names: Arc<Mutex<BTreeMap<EndpointKey, EndpointId>>> = Arc::default();
-        let listener = Arc::clone(&names);
+    /// To be made after the engine has begun to listen to `table`.
+    pub(crate) fn new(admission: Admission, table: &EndpointTable, plugins: FlowPlugins) -> Self {
+        let endpoints: Arc<Mutex<BTreeMap<EndpointKey, Arc<Endpoint>>>> = Arc::default();
+        let listener = Arc::clone(&endpoints);
         table.listen(move |snapshot| {
-            let named = snapshot.endpoints().iter();
-            let named = named.map(|endpoint| (EndpointKey(endpoint.serial()), endpoint.id.clone()));
-            listener.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
+            let present = snapshot.endpoints().iter();
+            let present = present.map(|endpoint| (EndpointKey(endpoint.serial()), Arc::clone(endpoint)));
+            listener.lock().unwrap_or_else(PoisonError::into_inner).extend(present);
         });
-        Self { admission, names, producer: Arc::new(ArcSwap::from_pointee(producer.to_owned())) }
+        Self { admission, endpoints, plugins: Arc::new(ArcSwap::from_pointee(plugins)) }
     }
 
-    pub(crate) fn set_producer(&self, producer: &str) {
-        self.producer.store(Arc::new(producer.to_owned()));
+    pub(crate) fn set_plugins(&self, plugins: FlowPlugins) {
+        self.plugins.store(Arc::new(plugins));
     }
 }
 
 impl FlowState for PoolView {
     fn now(&self) -> FlowSnapshot {
         // Before the state is read: an endpoint that comes in between would be taken for one that is gone.
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let stats = self.admission.stats();
-        names.retain(|key, _| stats.endpoints.contains_key(key));
-        FlowSnapshot { stats, names: names.clone(), producer: self.producer.load().to_string() }
+        endpoints.retain(|key, _| stats.endpoints.contains_key(key));
+        FlowSnapshot { stats, endpoints: endpoints.clone(), plugins: FlowPlugins::clone(&self.plugins.load()) }
     }
 }
 
@@ -68,7 +68,8 @@ mod tests {
         let table = EndpointTable::default();
         let listener = admission.clone();
         table.listen(move |snapshot| listener.set_pool(snapshot.endpoints()));
-        let view = PoolView::new(admission, &table, "l");
+        let plugins = FlowPlugins { producer: "l".to_owned(), detector: "d".to_owned() };
+        let view = PoolView::new(admission, &table, plugins);
         let specs = parse_endpoint_file("endpoints: [{name: a, address: 127.0.0.1, port: 1}]").unwrap().endpoints;
 
         let done = AtomicBool::new(false);
@@ -82,8 +83,8 @@ mod tests {
                 // Each time a new life.
                 table.replace([]);
                 table.replace(specs.clone());
-                let FlowSnapshot { stats, names, producer: _ } = view.now();
-                stats.endpoints.keys().all(|key| names.contains_key(key))
+                let FlowSnapshot { stats, endpoints, plugins: _ } = view.now();
+                stats.endpoints.keys().all(|key| endpoints.contains_key(key))
             });
             done.store(true, Ordering::Relaxed);
             all_named

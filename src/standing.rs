@@ -12,8 +12,8 @@ use sluice_extproc::{Metrics, Service};
 use sluice_flow::Signal;
 use sluice_router::admission::Admission;
 use sluice_router::{
-    FlowCollector, FlowDurations, Gatekeeper, Identities, Router, RouterParts, SharedScheduler, SheddingGate,
-    TenantLabels,
+    FlowCollector, FlowDurations, FlowPlugins, Gatekeeper, Identities, Router, RouterParts, SharedScheduler,
+    SheddingGate, TenantLabels,
 };
 
 use crate::flags::Flags;
@@ -24,7 +24,7 @@ use crate::pool_view::PoolView;
 use crate::rewrites::RewritesInForce;
 use crate::run::Failure;
 use crate::scraping::{self, Connections};
-use crate::{descriptors, kubernetes, terms};
+use crate::{descriptors, kubernetes, plugin_states, terms};
 
 /// The pool, the engine with everything that waits and runs, and what counts it.
 ///
@@ -126,7 +126,7 @@ impl Standing {
     fn measure(&mut self, registry: &Registry, assembled: &Assembled) -> Result<(), prometheus::Error> {
         let Some(admission) = &self.admission else { return Ok(()) };
         let legacy_names = assembled.settings.metrics.legacy_names;
-        let view = PoolView::new(admission.clone(), &self.table, &assembled.load_producer);
+        let view = PoolView::new(admission.clone(), &self.table, flow_plugins(assembled));
         let (state, pool) = (Arc::new(view.clone()), self.flags.pool_name());
         registry.register(Box::new(FlowCollector::new(state, self.tenants.clone(), pool, legacy_names)))?;
         self.view = Some(view);
@@ -157,7 +157,7 @@ impl Standing {
         check_descriptors(assembled.flow_control.as_ref());
         self.tenants.set_max(terms::max_tenants(&assembled.settings));
         if let Some(view) = &self.view {
-            view.set_producer(&assembled.load_producer);
+            view.set_plugins(flow_plugins(assembled));
         }
         let configured = terms::objectives(&assembled.settings);
         let bands = ConfiguredBands::of(assembled.flow_control.as_ref());
@@ -199,6 +199,11 @@ impl Standing {
             None => router,
         }))
     }
+}
+
+fn flow_plugins(assembled: &Assembled) -> FlowPlugins {
+    let detector = plugin_states::detector(&assembled.effective).unwrap_or_default();
+    FlowPlugins { producer: assembled.load_producer.clone(), detector: detector.to_owned() }
 }
 
 /// Raises the limit of file descriptors, and says so if that is not enough for what may wait.

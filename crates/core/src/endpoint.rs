@@ -43,12 +43,13 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     load: Arc<EndpointLoad>,
     scraped: Arc<ArcSwapOption<Scraped>>,
+    scrape_fault: Arc<ArcSwapOption<String>>,
 }
 
 impl Endpoint {
     /// A new life, with nothing in flight.
     pub fn new(id: EndpointId, uid: EndpointUid, address: SocketAddr, labels: BTreeMap<String, String>) -> Self {
-        Self { id, uid, address, labels, load: Arc::default(), scraped: Arc::default() }
+        Self { id, uid, address, labels, load: Arc::default(), scraped: Arc::default(), scrape_fault: Arc::default() }
     }
 
     /// The same life with other labels: load and scraped state are shared, not copied.
@@ -61,6 +62,7 @@ impl Endpoint {
             labels,
             load: Arc::clone(&self.load),
             scraped: Arc::clone(&self.scraped),
+            scrape_fault: Arc::clone(&self.scrape_fault),
         }
     }
 
@@ -101,6 +103,15 @@ impl Endpoint {
 
     pub fn set_scraped(&self, scraped: Scraped) {
         self.scraped.store(Some(Arc::new(scraped)));
+    }
+
+    /// What the last scrape lacked, or why there was nothing to read, for people; none if all was well.
+    pub fn scrape_fault(&self) -> Option<Arc<String>> {
+        self.scrape_fault.load_full()
+    }
+
+    pub fn set_scrape_fault(&self, fault: Option<String>) {
+        self.scrape_fault.store(fault.map(Arc::new));
     }
 }
 
@@ -213,6 +224,8 @@ mod tests {
         assert_eq!(relabelled.serial(), first.serial());
         first.set_scraped(Scraped { waiting: Some(3), ..Scraped::at(Time::ZERO) });
         assert_eq!(relabelled.scraped().unwrap().waiting, Some(3));
+        relabelled.set_scrape_fault(Some("no page".to_owned()));
+        assert_eq!(*first.scrape_fault().unwrap(), "no page");
         assert_ne!(endpoint().serial(), first.serial(), "another life, although it has the same name");
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, GaugeVec, Opts};
-use sluice_core::{EndpointId, Priority};
+use sluice_core::{Endpoint, EndpointId, Priority};
 use sluice_flow::{
     BandStats, EndpointKey, FlowStats, InvariantId, Load, Outcome, Partition, RevocationStats, Stats, Waiting,
 };
@@ -27,10 +27,18 @@ pub trait FlowState: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct FlowSnapshot {
     pub stats: Stats,
-    /// The names of the endpoints in [`Stats::endpoints`].
-    pub names: BTreeMap<EndpointKey, EndpointId>,
-    /// Value of the label `producer_name`: who estimates what requests weigh.
+    /// The endpoints in [`Stats::endpoints`].
+    pub endpoints: BTreeMap<EndpointKey, Arc<Endpoint>>,
+    pub plugins: FlowPlugins,
+}
+
+/// The names of plugins that are values of labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowPlugins {
+    /// Of `producer_name`: who estimates what requests weigh.
     pub producer: String,
+    /// Of `detector`: who tells how full the pool is.
+    pub detector: String,
 }
 
 /// The series of flow control. `legacy_names` also emits them under their deprecated names.
@@ -62,14 +70,15 @@ impl Collector for FlowCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let FlowSnapshot { stats, names, producer } = self.state.now();
+        let FlowSnapshot { stats, endpoints, plugins: FlowPlugins { producer, detector } } = self.state.now();
         let Self { state: _, tenants, pool, legacy_names } = self;
         let mut page = Page { tenants, pool, legacy_names: *legacy_names, families: Vec::new() };
         page.flows(&stats.bands);
         page.bands(&stats);
         page.global(&stats);
+        page.stale(&stats, &detector);
         page.outcomes(&stats);
-        page.endpoints(&stats, &names, &producer);
+        page.endpoints(&stats, &endpoints, &producer);
         page.families
     }
 }
@@ -215,9 +224,6 @@ impl Page<'_> {
         self.counter("llm_d_epp_flow_control_revocations_total", help, &["outcome"], &ends);
         let help = "what the last eviction plan wanted back, in what the saturation counts";
         self.gauge("llm_d_epp_flow_control_reclaim_target", help, &[], &[(Vec::new(), stats.reclaim_target)]);
-        let stale = [(Vec::new(), float(stats.stale_endpoints.unwrap_or_default()))];
-        let help = "endpoints whose metrics are too old for the saturation detector to go by";
-        self.gauge("llm_d_epp_flow_control_stale_endpoints", help, &[], &stale);
         let pending = [(Vec::new(), float(outstanding))];
         let help = "requests that were told to make room, and are counted upon to end";
         self.gauge("llm_d_epp_flow_control_pending_reclaim", help, &[], &pending);
@@ -233,14 +239,20 @@ impl Page<'_> {
         self.counter("llm_d_epp_flow_control_invariant_violations_total", help, &["invariant"], &broken);
     }
 
-    fn endpoints(&mut self, stats: &Stats, names: &BTreeMap<EndpointKey, EndpointId>, producer: &str) {
+    fn stale(&mut self, stats: &Stats, detector: &str) {
+        let stale = [(vec![detector.to_owned()], float(stats.stale_endpoints.unwrap_or_default()))];
+        let help = "endpoints whose metrics are too old for the saturation detector to go by";
+        self.gauge("llm_d_epp_flow_control_stale_endpoints", help, &["detector"], &stale);
+    }
+
+    fn endpoints(&mut self, stats: &Stats, endpoints: &BTreeMap<EndpointKey, Arc<Endpoint>>, producer: &str) {
         // An endpoint that was replaced under its name may still be finishing beside its successor.
         let mut in_flight: BTreeMap<(&EndpointId, String, Priority), Load> = BTreeMap::new();
         for band in &stats.bands {
             for flow in band.flows.iter().filter(|flow| !flow.started.is_empty()) {
                 let tenant = self.tenants.admit(&flow.tenant);
                 for (key, load) in &flow.started {
-                    let Some(id) = names.get(key) else { continue };
+                    let Some(id) = endpoints.get(key).map(|endpoint| &endpoint.id) else { continue };
                     let sum = row_of(&mut in_flight, tenant.as_str(), |tenant| (id, tenant, band.priority));
                     *sum = sum.plus(*load);
                 }
@@ -319,7 +331,8 @@ mod tests {
 
     /// The rows of one family: label values and value.
     fn rows(stats: Stats, family: &str) -> Vec<(Vec<String>, f64)> {
-        let state = FlowSnapshot { stats, names: BTreeMap::new(), producer: "l".to_owned() };
+        let plugins = FlowPlugins { producer: "l".to_owned(), detector: "d".to_owned() };
+        let state = FlowSnapshot { stats, endpoints: BTreeMap::new(), plugins };
         let tenants = TenantLabels::new(10, Arc::new(Stopped));
         let families = FlowCollector::new(Arc::new(state), tenants, "p", false).collect();
         let family = families.into_iter().find(|found| found.name() == family).unwrap();
@@ -349,8 +362,9 @@ mod tests {
     fn endpoints_that_the_detector_cannot_go_by_are_counted() {
         let stale =
             |stale_endpoints| rows(Stats { stale_endpoints, ..idle() }, "llm_d_epp_flow_control_stale_endpoints");
-        assert_eq!(stale(Some(3)), [(vec!["p".to_owned()], 3.0)]);
-        assert_eq!(stale(None), [(vec!["p".to_owned()], 0.0)], "it does not ask them");
+        let labels = || vec!["d".to_owned(), "p".to_owned()];
+        assert_eq!(stale(Some(3)), [(labels(), 3.0)]);
+        assert_eq!(stale(None), [(labels(), 0.0)], "it does not ask them");
     }
 
     #[test]

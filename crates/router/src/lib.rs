@@ -16,7 +16,7 @@ mod tenant_labels;
 mod twin;
 
 pub use flow_durations::FlowDurations;
-pub use flow_metrics::{FlowCollector, FlowSnapshot, FlowState};
+pub use flow_metrics::{FlowCollector, FlowPlugins, FlowSnapshot, FlowState};
 pub use gatekeeper::{Gatekeeper, SheddingGate};
 pub use identity::{
     DEFAULT_TENANT, Identities, Identity, IdentityRules, Objectives, Resolved, SharedObjectives, Vouched,

@@ -50,8 +50,9 @@ pub struct ScanReport {
     pub ignored_values: u64,
     /// Lines of wanted families that cannot be read.
     pub broken_lines: u64,
-    /// The specs of which the page has no series, or not all of them, with the reason behind it. That of the LoRA adapters
-    /// is not listed where there are none: servers without any leave it out.
+    /// The values of which the page has no series, or not all of them: what each is, the spec that was looked for, and, if
+    /// it is another than that there is no series, the reason. The LoRA adapters are not listed where there are none:
+    /// servers without any leave them out.
     pub missing: Vec<Arc<str>>,
 }
 
@@ -59,6 +60,8 @@ pub struct ScanReport {
 struct Reading {
     spec: MetricSpec,
     role: Role,
+    /// What is said of it where it is missing: what it is, and its spec.
+    missing: Arc<str>,
 }
 
 /// What a reading is for.
@@ -90,6 +93,11 @@ impl EngineMapping {
             }
         }
         Self { name: config.name.as_str().into(), readings, families: Families::new(names), readings_of }
+    }
+
+    /// Whether it has a spec of what tells how full an endpoint is.
+    pub fn tells_load(&self) -> bool {
+        self.readings.iter().any(|reading| matches!(reading.role, Role::Waiting | Role::KvUsage))
     }
 
     /// The name of the engine.
@@ -184,12 +192,12 @@ impl Scan<'_, '_> {
         }
         let scraped = Scraped { engine: Some(Arc::clone(&mapping.name)), ..Scraped::at(began) };
         let mut report = ScanReport { scraped, ignored_values, broken_lines, missing: Vec::new() };
-        for (Reading { spec, role }, tally) in mapping.readings.iter().zip(&tallies) {
+        for (Reading { spec: _, role, missing }, tally) in mapping.readings.iter().zip(&tallies) {
             match role.gap(tally, began, state) {
                 None => role.publish(tally, state, &mut report),
                 Some(Gap::NoSeries) if matches!(role, Role::Lora) => {}
-                Some(Gap::NoSeries) => report.missing.push(Arc::clone(spec.text())),
-                Some(gap) => report.missing.push(format!("{} ({gap})", spec.text()).into()),
+                Some(Gap::NoSeries) => report.missing.push(Arc::clone(missing)),
+                Some(gap) => report.missing.push(format!("{missing} ({gap})").into()),
             }
         }
         report.scraped.lost_queue = state.has_lost_queue(began, report.scraped.waiting.is_some());
@@ -247,15 +255,19 @@ fn readings(config: &EngineConfig) -> Vec<Reading> {
         (cache_block_size_spec, Role::BlockSize),
         (cache_num_blocks_spec, Role::Blocks),
     ];
-    let own = own.into_iter().filter_map(|(spec, role)| Some(Reading { spec: spec.clone()?, role }));
-    let custom = custom_metrics.iter().map(|custom| Reading {
-        spec: custom.metric_spec.clone(),
-        role: Role::Custom(custom.attribute_key.as_str().into()),
-    });
+    let own = own.into_iter().filter_map(|(spec, role)| Some(Reading::new(spec.clone()?, role)));
+    let custom = custom_metrics.iter();
+    let custom = custom
+        .map(|custom| Reading::new(custom.metric_spec.clone(), Role::Custom(custom.attribute_key.as_str().into())));
     own.chain(custom).collect()
 }
 
 impl Reading {
+    fn new(spec: MetricSpec, role: Role) -> Self {
+        let missing = format!("{}: {}", role.noun(), spec.text()).into();
+        Self { spec, role, missing }
+    }
+
     fn is_met_by(&self, labels: Labels<'_>) -> bool {
         self.spec.matchers().iter().all(|matcher| labels.matches(&matcher.name, &matcher.value))
     }
@@ -271,6 +283,20 @@ const FULL: f64 = 1.01;
 const UNKNOWN: CacheGeometry = CacheGeometry { block_size: None, blocks: None };
 
 impl Role {
+    /// What it is, for people: as `/debug/flow` has it where it shows it.
+    fn noun(&self) -> &str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::KvUsage => "kvUsage",
+            Self::Lora => "LoRA adapters",
+            Self::CacheInfo { .. } => "KV cache",
+            Self::BlockSize => "block size",
+            Self::Blocks => "number of blocks",
+            Self::Custom(key) => key,
+        }
+    }
+
     const fn combine(&self) -> Combine {
         match self {
             Self::Waiting | Self::Running => Combine::Sum,

@@ -80,7 +80,10 @@ fn a_broken_line_spoils_the_readings_of_its_family_only() {
     ] {
         let report = scan(&format!("{line}\nvllm:num_requests_running 1\n{WAITING}{{engine=\"1\"}} 5\n"));
         assert_eq!((report.scraped.waiting, report.scraped.running), (None, Some(1)), "{line:?}");
-        assert!(report.missing.contains(&"vllm:num_requests_waiting (not all of it can be read)".into()), "{line:?}");
+        assert!(
+            report.missing.contains(&"waiting: vllm:num_requests_waiting (not all of it can be read)".into()),
+            "{line:?}"
+        );
         assert_eq!((report.ignored_values, report.broken_lines), (0, 1), "{line:?}");
     }
 }
@@ -99,7 +102,7 @@ fn other_families_are_passed_over_however_alike() {
     );
     assert_eq!((report.scraped.waiting, report.scraped.kv_usage, report.broken_lines), (None, None, 0));
     assert_eq!(report.missing.len(), 4);
-    assert!(report.missing.iter().any(|spec| **spec == *WAITING));
+    assert!(report.missing.iter().any(|spec| **spec == *format!("waiting: {WAITING}")));
 }
 
 #[test]
@@ -107,7 +110,10 @@ fn values_that_make_no_sense_are_ignored_and_counted() {
     for value in ["NaN", "+Inf", "-Inf", "-1", "-0.5", "1e10", "1e308"] {
         let report = scan(&format!("{WAITING}{{engine=\"0\"}} {value}\n{WAITING}{{engine=\"1\"}} 5\n"));
         assert_eq!((report.scraped.waiting, report.ignored_values, report.broken_lines), (None, 1, 0), "{value}");
-        assert!(report.missing.contains(&"vllm:num_requests_waiting (not all of it can be read)".into()), "{value}");
+        assert!(
+            report.missing.contains(&"waiting: vllm:num_requests_waiting (not all of it can be read)".into()),
+            "{value}"
+        );
     }
     for (value, expected, ignored) in [("1.004", Some(1.0), 0), ("37", None, 1), ("-0.1", None, 1), ("NaN", None, 1)] {
         let report = scan(&format!("vllm:kv_cache_usage_perc {value}\n"));
@@ -195,7 +201,7 @@ fn what_a_hostile_page_has_too_much_of_is_not_read() {
     let report = scan(&series(10_001));
     assert_eq!(report.scraped.waiting, None);
     assert!(
-        report.missing.contains(&"vllm:num_requests_waiting (more than 10000 lines)".into()),
+        report.missing.contains(&"waiting: vllm:num_requests_waiting (more than 10000 lines)".into()),
         "{:?}",
         report.missing
     );

@@ -309,7 +309,7 @@ fn is_packed(encoding: Option<&HeaderValue>) -> Result<bool, ReadError> {
 /// let a few bytes cost any amount of time.
 ///
 /// In parts, between which others have their turn: a few kB can be a page of the largest size.
-async fn unpack(packed: &[u8]) -> Result<Vec<u8>, ReadError> {
+pub(super) async fn unpack(packed: &[u8]) -> Result<Vec<u8>, ReadError> {
     let mut page = Vec::new();
     let mut plain = flate2::bufread::GzDecoder::new(packed);
     while (&mut plain).take(UNPACKED_AT_ONCE).read_to_end(&mut page).map_err(ReadError::Gzip)? > 0 {

@@ -60,8 +60,9 @@ impl Target {
         }
     }
 
-    /// Gives the endpoint what its page says, if that is anything at all.
-    fn take_in(&mut self, report: ScanReport, effort: Duration, metrics: &ScrapeMetrics) -> Verdict {
+    /// Gives the endpoint what its page says, if that is anything at all. `asks_load`: it was looked for what tells how
+    /// full the endpoint is.
+    fn take_in(&mut self, report: ScanReport, asks_load: bool, effort: Duration, metrics: &ScrapeMetrics) -> Verdict {
         let ScanReport { mut scraped, ignored_values, broken_lines, missing } = report;
         metrics.ignored(ignored_values);
         if broken_lines > 0 || !missing.is_empty() {
@@ -72,9 +73,31 @@ impl Target {
             let engine = scraped.engine.as_deref().unwrap_or_default();
             return Verdict::Unreadable(format!("no metrics of the engine {engine} in the page: {missing}"));
         }
+        let tells_load = scraped.tells_load();
+        let engine = scraped.engine.clone();
         scraped.lenience = self.pace.note(effort);
         self.endpoint.set_scraped(scraped);
-        if missing.is_empty() { Verdict::Whole } else { Verdict::Incomplete(missing) }
+        match (missing.is_empty(), tells_load) {
+            (_, false) if !asks_load => {
+                let engine = engine.as_deref().unwrap_or_default();
+                let asked = format!("the engine {engine} has neither queuedRequestsSpec nor kvUsageSpec");
+                let lacks = if missing.is_empty() { missing } else { format!("; not in the page: {missing}") };
+                Verdict::Unasked(format!("{asked}: nothing tells how full it is{lacks}"))
+            }
+            // What a counter grows by is not known at first.
+            (true, _) => Verdict::Whole,
+            (false, true) => Verdict::Incomplete(missing),
+            (false, false) => Verdict::Silent(missing),
+        }
+    }
+
+    /// Tells the log what has changed, and whoever looks at the endpoint.
+    fn judge(&mut self, now: Time, verdict: Verdict) {
+        let fault = verdict.fault();
+        if fault.as_ref() != self.endpoint.scrape_fault().as_deref() {
+            self.endpoint.set_scrape_fault(fault);
+        }
+        self.tell(now, verdict);
     }
 
     /// Tells the log what has changed.
@@ -88,7 +111,15 @@ impl Target {
             (_, Verdict::Incomplete(missing)) => {
                 tracing::warn!(%endpoint, missing, changes, "metrics of the engine are not in the endpoint's page");
             }
-            (Verdict::Incomplete(_), Verdict::Whole) => {
+            (_, Verdict::Silent(missing)) => {
+                let what =
+                    "the endpoint's page does not tell how full it is: a utilization-detector takes it for stale";
+                tracing::warn!(%endpoint, missing, changes, "{what}");
+            }
+            (_, Verdict::Unasked(reason)) => {
+                tracing::info!(%endpoint, reason, changes, "nothing in the endpoint's page tells how full it is");
+            }
+            (Verdict::Incomplete(_) | Verdict::Silent(_) | Verdict::Unasked(_), Verdict::Whole) => {
                 tracing::info!(%endpoint, changes, "the endpoint's page has all metrics of its engine again");
             }
             (Verdict::Unreadable(_) | Verdict::Whole, Verdict::Whole) => {
@@ -117,6 +148,8 @@ struct Ended {
 /// A page that was read.
 struct Read {
     report: ScanReport,
+    /// It was looked for what tells how full the endpoint is.
+    asks_load: bool,
     bytes: usize,
     connection: Option<Connection>,
 }
@@ -233,7 +266,10 @@ impl Driver {
         if both.is_some_and(|(before, after)| before.source.is_same_page(&after.source)) {
             self.schedule.set_interval(now, interval, &mut self.rng);
         } else {
-            self.targets.clear();
+            // What was wrong with pages that may be read no more is wrong no more.
+            for target in std::mem::take(&mut self.targets).values() {
+                target.endpoint.set_scrape_fault(None);
+            }
             self.schedule = Schedule::new(interval);
         }
         self.plan = plan;
@@ -278,7 +314,7 @@ impl Driver {
                     Ok((page, connection)) => {
                         let engine = engines.for_labels(&endpoint.labels);
                         let report = scan_in_parts(engine, &page, began, &mut scan).await;
-                        Ok(Read { report, bytes: page.len(), connection })
+                        Ok(Read { report, asks_load: engine.tells_load(), bytes: page.len(), connection })
                     }
                     Err(error) => Err(error),
                 };
@@ -298,10 +334,10 @@ impl Driver {
         target.running = None;
         target.scan = scan;
         let (verdict, effort) = match read {
-            Ok(Read { report, bytes, connection }) => {
+            Ok(Read { report, asks_load, bytes, connection }) => {
                 target.connection = connection;
                 let effort = effort(took, bytes);
-                (target.take_in(report, effort, &self.metrics), effort)
+                (target.take_in(report, asks_load, effort, &self.metrics), effort)
             }
             Err(error) => {
                 self.metrics.no_page();
@@ -315,7 +351,7 @@ impl Driver {
         } else {
             (self.observer)(&target.endpoint);
         }
-        target.tell(now, verdict);
+        target.judge(now, verdict);
     }
 }
 

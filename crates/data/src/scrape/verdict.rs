@@ -13,13 +13,27 @@ const REFILL: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Whole,
-    /// It lacks these metrics of its engine.
+    /// It lacks these metrics of its engine, and tells how full the endpoint is all the same.
     Incomplete(String),
+    /// It does not tell how full the endpoint is, for lack of these metrics.
+    Silent(String),
+    /// Nothing is looked for that would, for this reason.
+    Unasked(String),
     /// There is none, or it says nothing at all, for this reason.
     Unreadable(String),
 }
 
 impl Verdict {
+    /// What is wrong with the page, if anything is.
+    pub(super) fn fault(&self) -> Option<String> {
+        match self {
+            Self::Whole => None,
+            Self::Incomplete(missing) => Some(format!("not in the page: {missing}")),
+            Self::Silent(missing) => Some(format!("the page does not tell how full it is, without {missing}")),
+            Self::Unasked(reason) | Self::Unreadable(reason) => Some(reason.clone()),
+        }
+    }
+
     /// Whether there is nothing new in it; reasons may differ each time.
     fn is_like(&self, other: &Self) -> bool {
         self == other || matches!((self, other), (Self::Unreadable(_), Self::Unreadable(_)))
@@ -115,6 +129,16 @@ mod tests {
         assert_eq!(at(250, Verdict::Incomplete("x".to_owned())).unwrap().failures, 0);
         assert_eq!(at(300, Verdict::Incomplete("x".to_owned())), None);
         assert!(at(350, Verdict::Incomplete("y".to_owned())).is_some());
+    }
+
+    #[test]
+    fn what_a_page_lacks_matters_more_if_it_tells_no_load() {
+        let mut verdicts = Verdicts::default();
+        let mut at = |millis, verdict| verdicts.note(Time::from_millis(millis), verdict).is_some();
+        assert!(at(0, Verdict::Incomplete("x".to_owned())));
+        assert!(at(50, Verdict::Silent("x".to_owned())), "though it lacks the same");
+        assert!(!at(100, Verdict::Silent("x".to_owned())));
+        assert!(at(150, Verdict::Incomplete("x".to_owned())));
     }
 
     #[test]

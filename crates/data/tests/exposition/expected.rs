@@ -97,7 +97,7 @@ impl Expected<'_> {
             return Some(series);
         }
         self.missing.truncate(missing);
-        self.missing.push(format!("{spec} (not all of it can be read)").into());
+        self.missing.push(format!("{} (not all of it can be read)", named(spec)).into());
         None
     }
 
@@ -141,7 +141,7 @@ impl Expected<'_> {
             }
         }
         if !found && !spec.is_empty() {
-            self.missing.push(spec.into());
+            self.missing.push(named(spec).into());
         }
         series
     }
@@ -208,4 +208,19 @@ fn newest(series: Vec<Sample>) -> Option<Sample> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of something")]
 fn whole_part(value: f64) -> u64 {
     value as u64
+}
+
+/// What is looked for with the spec, and the spec.
+fn named(spec: &str) -> String {
+    let noun = match spec {
+        "e:waiting" => "waiting",
+        "e:running{state=\"busy\"}" => "running",
+        "e:kv" => "kvUsage",
+        "e:cache{model=\"\"}" => "KV cache",
+        "e:block" => "block size",
+        "e:count_total" => "number of blocks",
+        "e:done" => "done",
+        _ => "busy",
+    };
+    format!("{noun}: {spec}")
 }

@@ -71,6 +71,13 @@ impl Rig {
         Arc::clone(snapshot.endpoints().iter().find(|endpoint| &*endpoint.id.name == name).unwrap())
     }
 
+    /// Waits until the endpoint has been scraped with success so many times more.
+    async fn scraped(&self, name: &str, times: usize) {
+        let count = || self.seen.lock().unwrap().iter().filter(|seen| **seen == name).count();
+        let enough = count() + times;
+        eventually("further scrapes", || count() >= enough).await;
+    }
+
     fn waiting(&self, name: &str) -> Option<u64> {
         self.endpoint(name).scraped().and_then(|scraped| scraped.waiting)
     }
@@ -80,6 +87,12 @@ impl Rig {
         let value = page.lines().find_map(|text| text.strip_prefix(line)).unwrap_or_else(|| panic!("{line}: {page}"));
         value.trim().parse().unwrap()
     }
+}
+
+/// So long that an endpoint that is scraped is scraped that often: told by one that is.
+async fn time_for_scrapes(times: usize) {
+    let server = Server::start(Answer::vllm(0, 0)).await;
+    Rig::start(INTERVAL, [spec("metronome", server.address)]).scraped("metronome", times).await;
 }
 
 #[tokio::test]
@@ -105,9 +118,7 @@ async fn without_anything_to_scrape_there_is_no_task_and_no_connection() {
     rig.table.replace([spec("a", server.address)]);
     rig.scraper.set(None).unwrap();
     rig.scraper.scrape_now().request(rig.endpoint("a").serial());
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(rig.tasks_started.load(Ordering::Relaxed), 0);
-    assert_eq!(server.connections().0, 0);
+    assert_eq!(rig.tasks_started.load(Ordering::Relaxed), 0, "nobody is there to connect");
     assert!(!rig.scraper.scrape_now().is_scraping());
 
     rig.scraper.set(Some(scraping(INTERVAL))).unwrap();
@@ -115,7 +126,7 @@ async fn without_anything_to_scrape_there_is_no_task_and_no_connection() {
     rig.scraper.set(None).unwrap();
     eventually("the connection closes", || server.connections().1 == 0).await;
     let requests = server.requests().len();
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    time_for_scrapes(4).await;
     assert_eq!(server.requests().len(), requests);
     assert_eq!(rig.waiting("a"), Some(0), "what was said stays");
 }
@@ -241,7 +252,7 @@ async fn an_endpoint_that_leaves_is_not_asked_again_not_even_in_mid_scrape() {
     eventually("both connections close", || calm.connections().1 == 0 && hung.connections().1 == 0).await;
     let asked = || [&calm, &hung].map(|server| server.requests().len());
     let before = asked();
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    time_for_scrapes(4).await;
     assert_eq!(asked(), before);
 }
 
@@ -290,6 +301,51 @@ async fn a_page_without_any_metric_of_the_engine_is_a_failure() {
     assert_eq!(rig.endpoint("a").scraped(), None);
     assert_eq!(rig.counter("llm_d_epp_datalayer_poll_errors_total{source_type=\"metrics-data-source\"}"), 0);
     assert_eq!(*rig.seen.lock().unwrap(), [""; 0]);
+}
+
+/// An engine of which a configuration tells the names.
+fn engine(specs: &str) -> Arc<EngineMappings> {
+    let config = serde_json::from_str(&format!("{{\"name\": \"own\", {specs}}}")).unwrap();
+    Arc::new(EngineMappings::new("own", "engine", &[config]).unwrap())
+}
+
+/// What is logged of an endpoint with a page of vLLM by the time that it has been scraped four times, and what is said to
+/// be wrong with it in the end.
+fn told_of_vllm_read_as(engines: Arc<EngineMappings>) -> (Vec<(Level, String)>, String) {
+    let lines = Lines::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    lines.hear(|| {
+        runtime.block_on(async {
+            let server = Server::start(Answer::vllm(1, 2)).await;
+            let rig = Rig::idle();
+            rig.table.replace([spec("a", server.address)]);
+            rig.scraper.set(Some(Scraping { engines, ..scraping(INTERVAL) })).unwrap();
+            rig.scraped("a", 4).await;
+            let told = lines.take().into_iter().filter(|(level, _)| *level <= Level::INFO).collect();
+            let fault = rig.endpoint("a").scrape_fault().unwrap();
+            rig.scraper.set(None).unwrap();
+            eventually("what is not read is not at fault", || rig.endpoint("a").scrape_fault().is_none()).await;
+            (told, String::clone(&fault))
+        })
+    })
+}
+
+#[test]
+fn an_endpoint_that_does_not_tell_how_full_it_is_is_told_with_what_was_looked_for() {
+    let specs = r#""queuedRequestsSpec": "own:queue", "kvUsageSpec": "own:kv",
+                   "runningRequestsSpec": "vllm:num_requests_running""#;
+    let (told, fault) = told_of_vllm_read_as(engine(specs));
+    let [(Level::WARN, line)] = told.as_slice() else { panic!("{told:?}") };
+    assert!(line.contains("stale") && line.contains("kvUsage: own:kv, waiting: own:queue"), "{line}");
+    assert_eq!(fault, "the page does not tell how full it is, without kvUsage: own:kv, waiting: own:queue");
+}
+
+#[test]
+fn an_endpoint_of_which_nothing_is_asked_that_tells_how_full_it_is_is_told_without_alarm() {
+    let (told, fault) = told_of_vllm_read_as(engine(r#""runningRequestsSpec": "vllm:num_requests_running""#));
+    let [(Level::INFO, line)] = told.as_slice() else { panic!("{told:?}") };
+    assert!(line.contains("nothing in the endpoint's page tells how full it is"), "{line}");
+    assert_eq!(fault, "the engine own has neither queuedRequestsSpec nor kvUsageSpec: nothing tells how full it is");
 }
 
 #[tokio::test]
@@ -365,11 +421,13 @@ fn a_failure_and_a_recovery_are_told_once_each() {
             server.answer(Answer::Close(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n".to_vec()));
             let errors = "llm_d_epp_datalayer_poll_errors_total{source_type=\"metrics-data-source\"}";
             eventually("four errors", || rig.counter(errors) >= 4).await;
+            assert_eq!(*rig.endpoint("a").scrape_fault().unwrap(), "status 503");
             server.answer(Answer::page("vllm:num_requests_waiting 2\n"));
             eventually("it is back", || rig.waiting("a") == Some(2)).await;
-            tokio::time::sleep(Duration::from_millis(150)).await;
+            rig.scraped("a", 3).await;
             server.answer(Answer::vllm(3, 1));
             eventually("it is whole again", || rig.waiting("a") == Some(3)).await;
+            assert_eq!(rig.endpoint("a").scrape_fault(), None);
         });
         lines.take()
     });
@@ -379,6 +437,9 @@ fn a_failure_and_a_recovery_are_told_once_each() {
         failing.0 == Level::WARN && failing.1.contains("default/a") && failing.1.contains("status 503"),
         "{failing:?}"
     );
-    assert!(incomplete.0 == Level::WARN && incomplete.1.contains("vllm:num_requests_running"), "{incomplete:?}");
+    assert!(
+        incomplete.0 == Level::WARN && incomplete.1.contains("running: vllm:num_requests_running"),
+        "{incomplete:?}"
+    );
     assert!(whole.0 == Level::INFO && whole.1.contains("again"), "{whole:?}");
 }

@@ -218,11 +218,12 @@ fn files_that_are_no_good_are_named() {
     {
         std::fs::write(path(name), content).unwrap();
     }
+    std::fs::create_dir(path("directory")).unwrap();
     let reason = |verify: Verify, client: Option<(&str, &str)>| {
         let client = client.map(|(certificate, key)| ClientPair { certificate: path(certificate), key: path(key) });
         tls::start(HttpsOptions { verify, client }, gauge()).map(|_| ()).unwrap_err().to_string()
     };
-    for name in ["empty", "junk", "tls.key", "absent", "."] {
+    for name in ["empty", "junk", "tls.key", "absent", "directory"] {
         let said = reason(Verify::Authorities(path(name)), None);
         assert!(said.contains(path(name).to_str().unwrap()), "{said}");
     }
