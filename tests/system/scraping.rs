@@ -1,5 +1,7 @@
 //! What model servers say of themselves: it shows in the metrics of the pool, and is not asked for if nobody acts on it.
 
+mod hostile;
+
 use std::path::Path;
 use std::time::Duration;
 
