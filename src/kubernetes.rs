@@ -205,9 +205,13 @@ impl Follower {
         }
         let rewrites = index.rewrites();
         if self.rewrites_in_force.as_ref() != Some(&rewrites) {
-            let Rewrites { in_order, defined_twice, of_other_group } = &rewrites;
+            let Rewrites { in_order, defined_twice, of_other_group, with_rules_left_out } = &rewrites;
             self.tell("the rewrite is defined in both API groups, llm-d.ai counts", defined_twice);
             self.tell("the rewrite names the pool by another API group than --pool-group", of_other_group);
+            self.tell(
+                "rules of the rewrite are left out: targets without a name, or with too long a one",
+                with_rules_left_out,
+            );
             self.rewrites.follow_kubernetes(in_order.iter().flat_map(rules).collect());
             self.rewrites_in_force = Some(rewrites);
         }

@@ -4,6 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{CustomResource, CustomResourceExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sluice_core::MAX_MODEL_NAME;
 
 /// The groups that objectives and rewrites may have.
 pub(crate) const GROUP: &str = "llm-d.ai";
@@ -112,7 +113,7 @@ pub struct RewriteMatch {
 pub struct ModelMatch {
     #[serde(default, rename = "type")]
     pub kind: MatchType,
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = MAX_MODEL_NAME))]
     pub value: String,
 }
 
@@ -126,6 +127,7 @@ pub enum MatchType {
 #[serde(rename_all = "camelCase")]
 pub struct RewriteTarget {
     /// The name under which model servers know the model.
+    #[schemars(length(min = 1, max = MAX_MODEL_NAME))]
     pub model_rewrite: String,
     /// The share of requests that get this target. Either all targets of a rule have a weight or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

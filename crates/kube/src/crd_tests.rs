@@ -29,6 +29,15 @@ fn priorities_and_weights_are_bounded() {
 }
 
 #[test]
+fn models_have_names_that_are_not_too_long() {
+    let rule = schema(&InferenceModelRewrite::crd())["spec"]["properties"]["rules"]["items"]["properties"].clone();
+    let matched = &rule["matches"]["items"]["properties"]["model"]["properties"]["value"];
+    for name in [matched, &rule["targets"]["items"]["properties"]["modelRewrite"]] {
+        assert_eq!((&name["minLength"], &name["maxLength"]), (&json!(1), &json!(MAX_MODEL_NAME)), "{name}");
+    }
+}
+
+#[test]
 fn the_status_is_a_subresource_with_conditions_by_type() {
     for crd in crds() {
         let version = serde_json::to_value(&crd.spec.versions[0]).unwrap();

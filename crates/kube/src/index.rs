@@ -90,6 +90,8 @@ pub struct Rewrites {
     /// As in [`Objectives`].
     pub defined_twice: BTreeSet<String>,
     pub of_other_group: BTreeSet<String>,
+    /// Those of whose rules some are left out, see [`Rewrite::left_out`].
+    pub with_rules_left_out: BTreeSet<String>,
 }
 
 impl Index {
@@ -265,6 +267,8 @@ impl Index {
         rewrites.in_order = by_name.into_values().map(without_status).collect();
         // Stable: those of the same second stay in the order of their names.
         rewrites.in_order.sort_by_key(|rewrite| rewrite.created);
+        let bad = rewrites.in_order.iter().filter(|rewrite| rewrite.left_out > 0);
+        rewrites.with_rules_left_out = bad.map(|rewrite| rewrite.key.name.clone()).collect();
         rewrites
     }
 

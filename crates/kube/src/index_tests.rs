@@ -43,7 +43,7 @@ fn objective(name: &str, priority: i32) -> Objective {
 fn rewrite(name: &str, created: i64) -> Rewrite {
     let pool = objective(name, 0).pool;
     let rules = vec![RewriteRule { matches: vec![], targets: vec![] }];
-    Rewrite { key: key(name, "uid"), created, pool, rules, observed: Observed::default() }
+    Rewrite { key: key(name, "uid"), created, pool, rules, left_out: 0, observed: Observed::default() }
 }
 
 fn names(index: &Index) -> Vec<String> {

@@ -13,6 +13,9 @@ const MOST_NAMES: usize = 10;
 /// Bytes of a model's name that is still quoted: the server bounds messages.
 const LONGEST_NAME: usize = 250;
 
+/// Why a rule is left out.
+const BAD_TARGET: &str = "a target has no name, or a longer one than a model may have";
+
 /// Which object it is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
@@ -141,7 +144,7 @@ pub(crate) fn of_rewrites(
     pool_exists: bool,
 ) -> Vec<Verdict> {
     let verdict = |group, rewrite: &Rewrite, accepted: Stand| {
-        let Rewrite { key, created: _, pool, rules: _, observed } = rewrite;
+        let Rewrite { key, created: _, pool, rules: _, left_out: _, observed } = rewrite;
         let subject = Subject { kind: SubjectKind::Rewrite, group, key: key.clone() };
         make(subject, observed, accepted, pool, pool_exists)
     };
@@ -194,23 +197,29 @@ struct Taken<'a>(BTreeMap<Option<&'a str>, &'a str>);
 impl<'a> Taken<'a> {
     /// Adds an object that comes behind all others, and says what it has become of it.
     fn add(&mut self, rewrite: &'a Rewrite) -> Stand {
+        let Rewrite { rules, left_out, .. } = rewrite;
+        if rules.is_empty() && *left_out > 0 {
+            let message = format!("all its rules are left out: {BAD_TARGET}");
+            return Stand { holds: false, reason: "Invalid", message };
+        }
         let name = rewrite.key.name.as_str();
         let (mut own, mut lost) = (0_usize, BTreeSet::new());
-        for model in rewrite.rules.iter().flat_map(models) {
+        for model in rules.iter().flat_map(models) {
             match *self.0.entry(model).or_insert(name) {
                 owner if owner == name => own += 1,
                 owner => drop(lost.insert((model, owner))),
             }
         }
         if lost.is_empty() {
-            return Stand::accepted(remarks(&rewrite.rules).unwrap_or_else(|| "its rules are in force".to_owned()));
+            let remark = remarks(rules).unwrap_or_else(|| "its rules are in force".to_owned());
+            return Stand::accepted(with_left_out(remark, *left_out));
         }
         let mut texts: Vec<String> =
             lost.iter().take(MOST_NAMES).map(|(model, owner)| taken_by(*model, owner)).collect();
         if lost.len() > MOST_NAMES {
             texts.push(format!("{} more", lost.len() - MOST_NAMES));
         }
-        let message = texts.join(", ");
+        let message = with_left_out(texts.join(", "), *left_out);
         if own == 0 {
             return Stand::conflicted(format!("none of its rules counts: {message}"));
         }
@@ -219,6 +228,14 @@ impl<'a> Taken<'a> {
             reason: "PartiallyConflicted",
             message: format!("some of its rules do not count: {message}"),
         }
+    }
+}
+
+/// A message, and that so many rules are left out.
+fn with_left_out(message: String, rules: usize) -> String {
+    match rules {
+        0 => message,
+        _ => format!("{message}; {rules} of its rules are left out: {BAD_TARGET}"),
     }
 }
 

@@ -24,7 +24,14 @@ fn rewrite(name: &str, models: &[&str]) -> Rewrite {
         RewriteRule { matches, targets: vec![RewriteTarget { model_rewrite: "t".into(), weight: None }] }
     };
     let rules = models.iter().map(rule).collect();
-    Rewrite { key: key(name), created: 0, pool: pool_ref("InferencePool"), rules, observed: Observed::default() }
+    Rewrite {
+        key: key(name),
+        created: 0,
+        pool: pool_ref("InferencePool"),
+        rules,
+        left_out: 0,
+        observed: Observed::default(),
+    }
 }
 
 fn wanted(verdict: &Verdict) -> &Conditions {
@@ -165,4 +172,17 @@ fn only_what_pickers_of_this_pool_have_said_is_taken_back() {
     assert!(of(&Observed::default()).is_none() && of(&said_by("images")).is_none());
     let verdict = of(&said_by("chat")).unwrap();
     assert_eq!((verdict.wanted, verdict.subject.kind), (None, SubjectKind::Rewrite));
+}
+
+#[test]
+fn a_rewrite_says_that_rules_of_it_are_left_out() {
+    let some = Rewrite { left_out: 2, ..rewrite("a", &["m"]) };
+    let none = Rewrite { left_out: 1, rules: vec![], ..rewrite("b", &[]) };
+    let verdicts = of_all(&[some, none]);
+    let [some, none] = [0, 1].map(|at| &verdicts[at].wanted.as_ref().unwrap().accepted);
+    assert!(
+        some.holds && some.reason == "Accepted" && some.message.contains("2 of its rules are left out"),
+        "{some:?}"
+    );
+    assert!(!none.holds && none.reason == "Invalid" && none.message.contains("all its rules are left out"), "{none:?}");
 }
