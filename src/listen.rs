@@ -110,8 +110,8 @@ impl Incoming {
             }
             NotOpened::Handshake(_) | NotOpened::UnexpectedTls | NotOpened::UnexpectedPlaintext => {
                 if is_due(&mut self.logged.not_opened, self.clock.now()) {
-                    let port = self.listener.local_addr().ok();
-                    tracing::warn!(%error, ?port, "connection closed: do both sides agree on TLS (--secure-serving, --client-ca-file)?");
+                    let port = self.listener.local_addr().map(|address| address.port()).unwrap_or_default();
+                    tracing::warn!(%error, port, "connection closed: do both sides agree on TLS (--secure-serving, --client-ca-file)?");
                 }
             }
         }

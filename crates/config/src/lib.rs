@@ -126,6 +126,11 @@ pub fn reload(
     load_after(Some(previous), source, registry, options)
 }
 
+/// The plugin types of llm-d-router's EPP, whether a registry has them or not.
+pub fn known_types() -> impl Iterator<Item = &'static str> {
+    catalog::known()
+}
+
 /// Whether `source` says where endpoints come from, right or wrong; none if it has no structure in which it could.
 pub fn names_discovery(source: &Source) -> Option<bool> {
     let document = document::Document::parse(&source.text, &mut Diagnostics::new(Arc::clone(&source.name)))?;

@@ -105,7 +105,10 @@ impl Resolver<'_, '_> {
 
     /// Only work of negative priority makes room.
     fn check_victims(&mut self, objectives: &[Objective], flow_control: &RawFlowControl) {
+        // Elsewhere a pool in Kubernetes brings objectives of its own.
+        let configured_only = self.document.descend(Document::ROOT, &["dataLayer", "discovery"]).is_some();
         if let Some(&Located { value: true, node }) = flow_control.enable_eviction.as_ref()
+            && configured_only
             && !self.diagnostics.has_errors_in("sluice.objectives")
             && objectives.iter().all(|objective| objective.priority >= 0)
         {

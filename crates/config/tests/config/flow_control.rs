@@ -366,10 +366,14 @@ fn eviction_that_cannot_work_is_told() {
     ");
     assert_snapshot!(diagnose(&with_sluice("enableEviction: true", "  eviction: {confirmationTimeout: 0s}\n")), @"c.yaml:8:35: sluice.eviction.confirmationTimeout: less than 100ms would take one victim after the other before the first could end; write a time such as 1s");
     assert_snapshot!(diagnose(&with_sluice("enableEviction: true", "  eviction: {confirmationTimeout: 99ms}\n")), @"c.yaml:8:35: sluice.eviction.confirmationTimeout: less than 100ms would take one victim after the other before the first could end; write a time such as 1s");
-    assert_snapshot!(diagnose(&with("enableEviction: true")), @"
-    c.yaml:5:86: warning: flowControl.enableEviction: has no effect: no objective has a negative priority, and only such requests are evicted; give the objective of the work that may be cut off a priority below 0
-    ok
-    ");
+    let evicting = with("enableEviction: true");
+    assert_snapshot!(diagnose(&evicting), @"ok");
+    let discovery = "dataLayer: {discovery: {pluginRef: concurrency-detector}}\n";
+    let messages = diagnose(&(evicting + discovery));
+    assert!(
+        messages.contains("flowControl.enableEviction: has no effect: no objective has a negative priority"),
+        "{messages}"
+    );
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs;
 
 use sluice_config::{PluginType, Settings};
@@ -84,6 +85,17 @@ fn every_plugin_and_each_of_its_parameters_is_documented() {
             assert!(section.contains(&format!("| `{parameter}` |")), "{name}: {parameter} is not documented");
         }
     }
+}
+
+#[test]
+fn the_types_that_are_not_there_yet_are_listed() {
+    let page = page("plugins.md");
+    let (_, list) = page.split_once("that are not here yet\n").unwrap();
+    let items = list.split("\n* ").skip(1).flat_map(|item| item.split('`').skip(1).step_by(2));
+    let listed: BTreeSet<&str> = items.collect();
+    let is_there = |name: &&str| BUILTIN.iter().any(|known| known.name() == *name);
+    let missing: BTreeSet<&str> = sluice_config::known_types().filter(|name| !is_there(name)).collect();
+    assert_eq!(listed, missing);
 }
 
 #[test]
