@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sluice_core::nearest;
+use sluice_core::{MAX_MODEL_NAME, nearest};
 use sluice_flow::GlobalLimits;
 
 use super::flow_control::{MANY_BANDS, global_limits, too_many_bands};
@@ -221,16 +221,25 @@ impl Resolver<'_, '_> {
                 continue;
             };
             if let Some(value) = self.required(model.value.value.as_ref(), model.node, "value") {
+                self.check_model_name(value.node, &value.value);
                 models.push(value.value.clone());
             }
         }
         ModelRewrite { models, targets: targets.into_iter().map(|target| target.value).collect() }
     }
 
-    /// Warns of a rule that has no targets, and of targets that get nothing beside others.
+    /// Notes targets that are no names of models. Warns of a rule that has no targets, and of targets that get nothing
+    /// beside others.
     fn check_targets(&mut self, rule: NodeId, targets: &[Located<RewriteTarget>]) {
         if targets.is_empty() && !self.diagnostics.has_errors_in("sluice.modelRewrites") {
             self.warn(rule, Remark::new("has no targets: the requests that it is for are refused"));
+        }
+        for target in targets {
+            let Some(node) = self.document.child(target.node, "modelRewrite") else { continue };
+            if target.value.model_rewrite.is_empty() {
+                self.error(node, Remark::new("the name of the model is empty"));
+            }
+            self.check_model_name(node, &target.value.model_rewrite);
         }
         let is_weighted = |target: &&Located<RewriteTarget>| target.value.weight.is_some();
         if !targets.iter().any(|target| is_weighted(&target)) {
@@ -239,6 +248,14 @@ impl Resolver<'_, '_> {
         for target in targets.iter().filter(|target| !is_weighted(target)) {
             let remark = Remark::new("gets no requests: it has no weight, and other targets of the rule have one");
             self.warn(target.node, remark.hint("give it a weight, or take those of the others away"));
+        }
+    }
+
+    fn check_model_name(&mut self, node: NodeId, name: &str) {
+        if name.len() > MAX_MODEL_NAME {
+            let length = name.len();
+            let remark = format!("the name of a model has at most {MAX_MODEL_NAME} bytes, and this one has {length}");
+            self.error(node, Remark::new(remark));
         }
     }
 }

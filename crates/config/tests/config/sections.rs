@@ -191,6 +191,21 @@ sluice:
 }
 
 #[test]
+fn a_model_has_a_name_and_not_too_long_a_one() {
+    let longest = "m".repeat(4_096);
+    let rule = |from: &str, to: &str| {
+        diagnose(&format!(
+            "sluice:\n  modelRewrites:\n  - matches:\n    - model: {{value: {from}}}\n    targets:\n    - modelRewrite: {to}\n"
+        ))
+    };
+    assert_eq!(rule(&longest, &longest), "ok");
+    assert_snapshot!(rule("a", "''"), @"c.yaml:6:21: sluice.modelRewrites[0].targets[0].modelRewrite: the name of the model is empty");
+    let longer = longest + "m";
+    assert_snapshot!(rule("a", &longer), @"c.yaml:6:21: sluice.modelRewrites[0].targets[0].modelRewrite: the name of a model has at most 4096 bytes, and this one has 4097");
+    assert_snapshot!(rule(&longer, "a"), @"c.yaml:4:22: sluice.modelRewrites[0].matches[0].model.value: the name of a model has at most 4096 bytes, and this one has 4097");
+}
+
+#[test]
 fn the_default_objective_is_one_of_the_objectives() {
     assert_snapshot!(diagnose("sluice: {objectives: [{name: premium, priority: 2}], defaultObjective: premium}"), @"ok");
     assert_snapshot!(diagnose("sluice: {objectives: [{name: premium, priority: 2}], defaultObjective: premum}"), @r#"c.yaml:1:72: sluice.defaultObjective: there is no objective "premum", did you mean "premium"?"#);
