@@ -38,6 +38,7 @@ mod headers;
 mod kubernetes;
 mod limits;
 mod many;
+mod model_names;
 mod picker_connection;
 mod raw;
 mod refusals;
