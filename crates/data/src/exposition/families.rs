@@ -86,13 +86,19 @@ impl Families {
         mut visit: impl FnMut(usize, Kind, Found<'p>),
     ) -> bool {
         let page = lines.page;
-        let (first, enough) = (lines.begin, lines.begin.saturating_add(bytes.max(1)));
+        let enough = lines.begin.saturating_add(bytes.max(1));
+        let (first, mut begin) = (lines.begin, lines.begin);
         for end in memchr::memchr_iter(b'\n', &page[first..]).map(|end| first + end) {
-            if lines.begin >= enough {
+            if begin >= enough {
+                lines.begin = begin;
                 return false;
             }
-            let whole = &page[lines.begin..end];
-            lines.begin = end + 1;
+            let whole = &page[begin..end];
+            begin = end + 1;
+            // Most lines are done with here.
+            if self.candidates(whole).is_empty() && !matches!(whole.first(), Some(b'#' | b' ' | b'\t')) {
+                continue;
+            }
             let mut line = &whole[..whole.len().min(MAX_LINE)];
             match line.first() {
                 Some(b'#') => {
@@ -100,11 +106,7 @@ impl Families {
                     continue;
                 }
                 Some(b' ' | b'\t') => line = line.trim_ascii_start(),
-                Some(_) => {}
-                None => continue,
-            }
-            if self.candidates(line).is_empty() {
-                continue;
+                Some(_) | None => {}
             }
             for (family, rest) in self.families_of(line, &lines.kinds) {
                 lines.read[family] += 1;
@@ -116,6 +118,7 @@ impl Families {
                 visit(family, lines.kinds[family], found);
             }
         }
+        lines.begin = begin;
         // Without its end a line may be the beginning of one: 12 of 123.
         let unfinished = &page[lines.begin..];
         if let Some((family, _)) = self.families_of(&unfinished[..unfinished.len().min(MAX_LINE)], &lines.kinds).next()
