@@ -66,6 +66,12 @@ impl Endpoint {
         }
     }
 
+    /// The same life under another id, with the same sharing.
+    #[must_use]
+    pub fn renamed(&self, id: EndpointId) -> Self {
+        Self { id, ..self.relabelled(self.labels.clone()) }
+    }
+
     /// The label that gives an endpoint its own limit on requests in flight: for hardware that differs within a pool.
     pub const MAX_CONCURRENCY: &str = "llm-d.ai/max-concurrency";
 

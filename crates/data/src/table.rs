@@ -49,8 +49,8 @@ struct Writer {
     departed: BTreeMap<Life, Arc<Endpoint>>,
 }
 
-/// What tells one life of an endpoint from every other.
-type Life = (EndpointId, EndpointUid, SocketAddr);
+/// What tells one life of an endpoint from every other. The id comes last: the server may go on under another one.
+type Life = (EndpointUid, SocketAddr, EndpointId);
 
 /// Called with every new snapshot.
 type Listener = Box<dyn Fn(&Arc<Snapshot>) + Send + Sync>;
@@ -75,27 +75,29 @@ impl EndpointTable {
     }
 
     /// Makes `specs` the whole pool. An endpoint with the id, uid and address it had keeps its life, and with it
-    /// what is in flight, also after an absence; any other starts a new one. Of specs with the same id the last counts.
+    /// what is in flight, also after an absence. So does one that has another id and takes the place of a life with its uid
+    /// and address: a port of a pod that changes its rank is the same server. Any other starts a new life. Of specs with
+    /// the same id the last counts.
     pub fn replace(&self, specs: impl IntoIterator<Item = EndpointSpec>) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.snapshot();
         let mut known = std::mem::take(&mut writer.departed);
         known.extend(before.endpoints.iter().map(|endpoint| {
-            let life = (endpoint.id.clone(), endpoint.uid.clone(), endpoint.address);
+            let life = (endpoint.uid.clone(), endpoint.address, endpoint.id.clone());
             (life, Arc::clone(endpoint))
         }));
         let wanted: BTreeMap<EndpointId, EndpointSpec> =
             specs.into_iter().map(|spec| (spec.id.clone(), spec)).collect();
-        let endpoints = wanted
+        // Whoever keeps their id come first: nobody else may go on with their life.
+        let lives: Vec<_> = wanted
             .into_values()
-            .map(|spec| match known.remove(&(spec.id.clone(), spec.uid.clone(), spec.address)) {
-                Some(old) => {
-                    if old.labels == spec.labels {
-                        old
-                    } else {
-                        Arc::new(old.relabelled(spec.labels))
-                    }
-                }
+            .map(|spec| (known.remove(&(spec.uid.clone(), spec.address, spec.id.clone())), spec))
+            .collect();
+        let endpoints = lives
+            .into_iter()
+            .map(|(old, spec)| match old.or_else(|| renamed(&mut known, &spec)) {
+                Some(old) if old.labels == spec.labels => old,
+                Some(old) => Arc::new(old.relabelled(spec.labels)),
                 None => Arc::new(Endpoint::new(spec.id, spec.uid, spec.address, spec.labels)),
             })
             .collect();
@@ -113,6 +115,17 @@ impl EndpointTable {
             }
         }
     }
+}
+
+/// Takes a life that has only the id not in common with `spec`.
+fn renamed(known: &mut BTreeMap<Life, Arc<Endpoint>>, spec: &EndpointSpec) -> Option<Arc<Endpoint>> {
+    let first = (spec.uid.clone(), spec.address, EndpointId::new("", ""));
+    let (life, _) = known.range(first..).next()?;
+    if (&life.0, life.1) != (&spec.uid, spec.address) {
+        return None;
+    }
+    let life = life.clone();
+    Some(Arc::new(known.remove(&life)?.renamed(spec.id.clone())))
 }
 
 /// Says, once for each endpoint and value, which limits of their own are not what they were meant to be.
@@ -168,6 +181,28 @@ mod tests {
         assert_eq!(named(&table, "a").labels, labels);
         assert_eq!(named(&table, "b").load().requests(), 0, "another uid is another life");
         assert_eq!(named(&table, "c").load().requests(), 0, "another address is another life");
+    }
+
+    #[test]
+    fn a_server_that_gets_another_id_keeps_its_load_unless_somebody_else_goes_on_with_it() {
+        let table = EndpointTable::default();
+        // Ports 1 and 2 of one pod, of which the first is given up.
+        table.replace([spec("a-rank-0", "1", 1), spec("a-rank-1", "1", 2)]);
+        let (first, second) = (named(&table, "a-rank-0"), named(&table, "a-rank-1"));
+        assert!(second.load().try_book(10));
+        table.replace([spec("a-rank-0", "1", 2)]);
+        let kept = named(&table, "a-rank-0");
+        assert_eq!((kept.serial(), kept.load().requests()), (second.serial(), 1));
+        assert_eq!(kept.address.port(), 2);
+        table.replace([spec("a-rank-0", "1", 1), spec("a-rank-1", "1", 2)]);
+        assert_eq!(named(&table, "a-rank-1").serial(), second.serial());
+        assert_ne!(named(&table, "a-rank-0").serial(), first.serial(), "nothing was in flight there");
+
+        table.replace([spec("a-rank-0", "2", 1), spec("a-rank-1", "1", 3)]);
+        assert!(table.snapshot().endpoints().iter().all(|endpoint| endpoint.load().requests() == 0));
+        table.replace([spec("b", "1", 2), spec("a-rank-1", "1", 2)]);
+        assert_eq!(named(&table, "a-rank-1").serial(), second.serial());
+        assert_ne!(named(&table, "b").serial(), second.serial(), "two at once are two lives");
     }
 
     #[test]
