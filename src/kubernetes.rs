@@ -9,7 +9,7 @@ use sluice_core::{Criticality, Tasks};
 use sluice_data::EndpointTable;
 use sluice_flow::SOFT_BAND_LIMIT;
 use sluice_kube::{
-    Bands, Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Verdict,
+    Bands, Index, Kubernetes, Membership, Objectives, PoolId, Reviewer, Rewrite, Rewrites, TargetPorts, Topic, Verdict,
     check_name, check_namespace, check_selector,
 };
 use sluice_router::{RewriteRule, RewriteTarget};
@@ -165,7 +165,7 @@ pub(crate) fn start(
     let leads = leadership.as_ref().map_or_else(|| watch::channel(true).1, Leadership::leads);
     let reporter = kubernetes.reporter(&id, heard, leads);
     tasks.spawn("status", Criticality::Expendable, reporter.run());
-    let body = kubernetes.follow(id, membership, configured, move |index| follower.take_over(index));
+    let body = kubernetes.follow(id, membership, configured, move |index, topic| follower.take_over(index, topic));
     tasks.spawn("kubernetes", Criticality::Critical, async move {
         if let Some(mut leads) = begin {
             // Without a sender the process is about to end.
@@ -194,35 +194,20 @@ struct Follower {
 }
 
 impl Follower {
-    fn take_over(&mut self, index: &Index) {
-        let objectives = index.objectives();
-        if self.in_force.as_ref() != Some(&objectives) {
-            let Objectives { priorities: _, defined_twice, of_other_group } = &objectives;
-            self.tell("the objective is defined in both API groups, llm-d.ai counts", defined_twice);
-            self.tell("the objective names the pool by another API group than --pool-group", of_other_group);
-            self.objectives.follow_kubernetes(objectives.priorities.clone());
-            self.in_force = Some(objectives);
+    /// Asks for nothing that does not follow from `topic`: with many rules a pod would cost more than all its requests.
+    fn take_over(&mut self, index: &Index, topic: Topic) {
+        if topic == Topic::Objectives || self.in_force.is_none() {
+            self.take_over_objectives(index.objectives());
         }
-        let rewrites = index.rewrites();
-        if self.rewrites_in_force.as_ref() != Some(&rewrites) {
-            let Rewrites { in_order, defined_twice, of_other_group, with_rules_left_out } = &rewrites;
-            self.tell("the rewrite is defined in both API groups, llm-d.ai counts", defined_twice);
-            self.tell("the rewrite names the pool by another API group than --pool-group", of_other_group);
-            self.tell(
-                "rules of the rewrite are left out: targets without a name, or with too long a one",
-                with_rules_left_out,
-            );
-            self.rewrites.follow_kubernetes(in_order.iter().flat_map(rules).collect());
-            self.rewrites_in_force = Some(rewrites);
+        if topic == Topic::Rewrites || self.rewrites_in_force.is_none() {
+            self.take_over_rewrites(index.rewrites());
         }
-        self.verdicts.send_if_modified(|present| {
-            let configured = self.configured.borrow().priorities();
-            let verdicts = index.verdicts(Bands { configured: &configured, most: SOFT_BAND_LIMIT });
-            let changed = *present != verdicts;
-            *present = verdicts;
-            changed
-        });
-        self.table.replace(index.endpoints());
+        if topic != Topic::Pods {
+            self.take_over_verdicts(index);
+        }
+        if matches!(topic, Topic::Pool | Topic::Pods) {
+            self.table.replace(index.endpoints());
+        }
         // Last, so that who is told finds everything in force.
         let complete = index.is_complete();
         if self.known.send_replace(complete) != complete && complete {
@@ -235,7 +220,45 @@ impl Follower {
         }
     }
 
+    fn take_over_objectives(&mut self, objectives: Objectives) {
+        if self.in_force.as_ref() == Some(&objectives) {
+            return;
+        }
+        let Objectives { priorities, defined_twice, of_other_group } = &objectives;
+        self.tell("the objective is defined in both API groups, llm-d.ai counts", defined_twice);
+        self.tell("the objective names the pool by another API group than --pool-group", of_other_group);
+        self.objectives.follow_kubernetes(priorities.clone());
+        self.in_force = Some(objectives);
+    }
+
+    fn take_over_rewrites(&mut self, rewrites: Rewrites) {
+        if self.rewrites_in_force.as_ref() == Some(&rewrites) {
+            return;
+        }
+        let Rewrites { in_order, defined_twice, of_other_group, with_rules_left_out } = &rewrites;
+        self.tell("the rewrite is defined in both API groups, llm-d.ai counts", defined_twice);
+        self.tell("the rewrite names the pool by another API group than --pool-group", of_other_group);
+        self.tell(
+            "rules of the rewrite are left out: targets without a name, or with too long a one",
+            with_rules_left_out,
+        );
+        self.rewrites.follow_kubernetes(in_order.iter().flat_map(rules).collect());
+        self.rewrites_in_force = Some(rewrites);
+    }
+
+    fn take_over_verdicts(&self, index: &Index) {
+        self.verdicts.send_if_modified(|present| {
+            let configured = self.configured.borrow().priorities();
+            let verdicts = index.verdicts(Bands { configured: &configured, most: SOFT_BAND_LIMIT });
+            let changed = *present != verdicts;
+            *present = verdicts;
+            changed
+        });
+    }
+
+    /// Says it of each name once, until it is no longer so.
     fn tell(&mut self, what: &'static str, names: &BTreeSet<String>) {
+        self.told.retain(|(said, name)| *said != what || names.contains(name));
         for name in names {
             if self.told.insert((what, name.clone())) {
                 tracing::warn!(name, "{what}");

@@ -36,6 +36,28 @@ pub enum Change {
     OlderRewrite(Event<Rewrite>),
 }
 
+/// What a change is about: nothing that follows from other things alone need be asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    Pool,
+    Pods,
+    Objectives,
+    Rewrites,
+    /// What the caller has of elsewhere.
+    Configuration,
+}
+
+impl Change {
+    pub const fn topic(&self) -> Topic {
+        match self {
+            Self::Pool(_) => Topic::Pool,
+            Self::Pod(_) => Topic::Pods,
+            Self::Objective(_) | Self::OlderObjective(_) => Topic::Objectives,
+            Self::Rewrite(_) | Self::OlderRewrite(_) => Topic::Rewrites,
+        }
+    }
+}
+
 /// What has been said last of the pool, its pods, its objectives and its rewrites, and what follows from it.
 ///
 /// Each kind is as its last list and the events since then have it; a list takes effect when it is complete. The kinds
@@ -208,7 +230,7 @@ impl Index {
             && self.older_rewrites.is_listed()
     }
 
-    /// Every port of every routable pod. An address that two pods claim belongs to the later one: what has been left
+    /// Every port of every routable pod, by what has been said of the pool and the pods. An address that two pods claim belongs to the later one: what has been left
     /// behind by the earlier one is not spoken to any more.
     pub fn endpoints(&self) -> Vec<EndpointSpec> {
         let mut owners = BTreeMap::<SocketAddr, (&Pod, usize)>::new();
@@ -233,6 +255,7 @@ impl Index {
         }
     }
 
+    /// By what has been said of objectives.
     pub fn objectives(&self) -> Objectives {
         let mut objectives = Objectives::default();
         for objective in self.older_objectives.iter().chain(self.objectives.iter()) {
@@ -249,6 +272,7 @@ impl Index {
         objectives
     }
 
+    /// By what has been said of rewrites.
     pub fn rewrites(&self) -> Rewrites {
         let mut rewrites = Rewrites::default();
         let mut by_name = BTreeMap::new();
@@ -272,7 +296,7 @@ impl Index {
         rewrites
     }
 
-    /// What is to be said of each objective and rewrite of the pool, and what is to be taken back of others; nothing
+    /// By what has been said of anything but pods: what is to be said of each objective and rewrite of the pool, and what is to be taken back of others; nothing
     /// before all of that is known.
     pub fn verdicts(&self, bands: Bands<'_>) -> Vec<Verdict> {
         let Members::OfPool(pools) = &self.members else { return Vec::new() };

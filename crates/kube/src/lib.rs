@@ -38,7 +38,7 @@ pub use crd::{
     ModelMatch, ObjectiveStatus, PoolRef, RewriteMatch, RewriteRule, RewriteStatus, RewriteTarget, crds,
 };
 pub use election::{Candidate, Timings};
-pub use index::{Change, Index, Objectives, PoolId, Rewrites};
+pub use index::{Change, Index, Objectives, PoolId, Rewrites, Topic};
 pub use kube::Config;
 pub use names::{check_name, check_namespace, check_selector};
 pub use objective::Objective;

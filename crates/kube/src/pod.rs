@@ -56,7 +56,8 @@ struct PodCondition {
 }
 
 impl Pod {
-    pub(crate) fn new(key: Key, metadata: ObjectMeta, status: PodStatus) -> Self {
+    /// Or what is wrong with it.
+    pub(crate) fn new(key: Key, metadata: ObjectMeta, status: PodStatus) -> Result<Self, String> {
         let annotations = metadata.annotations.unwrap_or_default();
         let active_ports = ACTIVE_PORTS.iter().find_map(|name| annotations.get(*name)).map(|list| ports(list));
         let mut labels = metadata.labels.unwrap_or_default();
@@ -64,14 +65,16 @@ impl Pod {
             labels.entry(Endpoint::MAX_CONCURRENCY.to_owned()).or_insert_with(|| limit.clone());
         }
         let ready = status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True");
-        Self {
+        let ip = status.pod_ip.filter(|ip| !ip.is_empty());
+        let ip = ip.map(|ip| ip.parse().map_err(|error| format!("status.podIP: {ip:?}: {error}"))).transpose()?;
+        Ok(Self {
             key,
             created: metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
-            ip: status.pod_ip.and_then(|ip| ip.parse().ok()),
+            ip,
             routable: ready && metadata.deletion_timestamp.is_none(),
             labels,
             active_ports,
-        }
+        })
     }
 
     pub(crate) fn serves_on(&self, port: u16) -> bool {
@@ -91,6 +94,10 @@ mod tests {
     use super::*;
 
     fn read(object: Value) -> Pod {
+        try_read(object).unwrap()
+    }
+
+    fn try_read(object: Value) -> Result<Pod, String> {
         let object: PodObject = serde_json::from_value(object).unwrap();
         let key = Key { name: "a".into(), uid: "1".into() };
         Pod::new(key, object.metadata, object.status.unwrap_or_default())
@@ -117,6 +124,16 @@ mod tests {
         }
         assert!(!pod(json!([]), alive.clone()).routable);
         assert!(!read(json!({"metadata": alive, "spec": {}})).routable, "it has no status yet");
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_named() {
+        let pod = |ip: &str| try_read(json!({"metadata": {"name": "a"}, "spec": {}, "status": {"podIP": ip}}));
+        assert_eq!(pod("fd00::1").unwrap().ip, Some("fd00::1".parse().unwrap()));
+        assert_eq!(pod("").unwrap().ip, None, "it has none yet");
+        for odd in ["10.0.0", "a.b", "10.0.0.1:8000", "10.0.0.01"] {
+            assert!(pod(odd).unwrap_err().starts_with(&format!("status.podIP: {odd:?}: ")), "{odd}");
+        }
     }
 
     #[test]

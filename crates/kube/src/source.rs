@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::collection::{Event, Key};
 use crate::crd::{GROUP, InferenceObjectiveSpec, OLDER_GROUP, POOL_GROUP};
 use crate::election::{Candidate, Timings};
-use crate::index::{Change, Index, PoolId};
+use crate::index::{Change, Index, PoolId, Topic};
 use crate::objective::Objective;
 use crate::pace::Pacing;
 use crate::pod::{Pod, PodObject};
@@ -106,14 +106,14 @@ impl Kubernetes {
         Reviewer::new(self.client.clone())
     }
 
-    /// Tells `changed` the state of everything after each change of it, and of what `again` tells, without an end. While
-    /// the server is away the state stays as it was.
+    /// Tells `changed` the state of everything after each change of it, with what has changed, and of what `again` tells,
+    /// with [`Topic::Configuration`], without an end. While the server is away the state stays as it was.
     pub async fn follow<T: Send + Sync>(
         self,
         id: PoolId,
         membership: Membership,
         mut again: watch::Receiver<T>,
-        mut changed: impl FnMut(&Index) + Send,
+        mut changed: impl FnMut(&Index, Topic) + Send,
     ) {
         let mut index = index(&id, membership.clone());
         let mut others = self.watches(&id, &membership);
@@ -131,13 +131,14 @@ impl Kubernetes {
                 Some(change) = others.next() => change,
                 Some(change) = pods.next() => change,
                 Ok(()) = again.changed() => {
-                    changed(&index);
+                    changed(&index, Topic::Configuration);
                     continue;
                 }
                 else => return,
             };
+            let topic = change.topic();
             if index.apply(change) {
-                changed(&index);
+                changed(&index, topic);
             }
         }
     }
@@ -192,7 +193,7 @@ impl Kubernetes {
             name: "Pod",
             optional: false,
             if_odd: IfOdd::IsNone,
-            read: |key, object: PodObject| Ok(Pod::new(key, object.metadata, object.status.unwrap_or_default())),
+            read: |key, object: PodObject| Pod::new(key, object.metadata, object.status.unwrap_or_default()),
         };
         events(pods).map(Change::Pod).boxed()
     }

@@ -41,7 +41,7 @@ impl Reported {
         let mut tasks = JoinSet::new();
         tasks.spawn(kubernetes.reporter(&chat::id(), receiver, is_leader).run());
         let (configured, bands) = watch::channel(BTreeSet::new());
-        tasks.spawn(kubernetes.follow(chat::id(), Membership::Pool, bands.clone(), move |index| {
+        tasks.spawn(kubernetes.follow(chat::id(), Membership::Pool, bands.clone(), move |index, _| {
             let bands = Bands { configured: &bands.borrow(), most: MOST_BANDS };
             verdicts.send_replace(index.verdicts(bands));
         }));
@@ -151,11 +151,30 @@ async fn what_is_forbidden_is_asked_for_once_and_the_other_kinds_are_told() {
 
 #[tokio::test]
 async fn a_write_that_fails_is_repeated() {
+    // 409: somebody else has written at the same time.
+    for status in [500, 409] {
+        let reported = Reported::start().unwrap();
+        reported.server.set_status_refusal(Resource::OBJECTIVE, Some(status));
+        reported.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
+        // Sooner than what was written and did not stay is written again.
+        let attempts = async || Ok((reported.server.status_writes() > 1).then_some(()));
+        eventually(Duration::from_secs(8), "another attempt", attempts).await.unwrap();
+        reported.server.set_status_refusal(Resource::OBJECTIVE, None);
+        reported.wait_for(Resource::OBJECTIVE, "batch", "Accepted", "Accepted").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_does_not_take_of_an_object_is_left_alone_for_long() {
     let reported = Reported::start().unwrap();
-    reported.server.set_status_refusal(Resource::OBJECTIVE, Some(500));
+    reported.server.set_status_refusal(Resource::OBJECTIVE, Some(422));
     reported.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -10));
     eventually(LIMIT, "an attempt", async || Ok((reported.server.status_writes() > 0).then_some(()))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(reported.server.status_writes(), 1);
+    // Said in other words it may be taken.
     reported.server.set_status_refusal(Resource::OBJECTIVE, None);
+    reported.server.apply(Resource::OBJECTIVE, objective("batch", "chat", -11));
     reported.wait_for(Resource::OBJECTIVE, "batch", "Accepted", "Accepted").await.unwrap();
 }
 

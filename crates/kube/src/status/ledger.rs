@@ -60,12 +60,14 @@ impl Ledger {
         self.due
     }
 
-    /// It has been said, or there is nobody to take it.
-    pub(super) fn tell(&mut self, verdict: &Verdict, now: Time) {
+    /// It has been said, or there is nobody to take it. Tells whether it is not what was said the last time, in vain.
+    pub(super) fn tell(&mut self, verdict: &Verdict, now: Time) -> bool {
         let before = self.told.get(&verdict.subject).filter(|told| told.wanted == verdict.wanted);
         let in_vain = before.filter(|told| now.saturating_since(told.at) <= 2 * told.wait);
         let wait = in_vain.map_or(FIRST_WAIT, |told| (2 * told.wait).min(LONGEST_WAIT));
+        let is_new = in_vain.is_none();
         self.told.insert(verdict.subject.clone(), Told { wanted: verdict.wanted.clone(), at: now, wait });
+        is_new
     }
 
     /// Somebody else may say other things from now on.

@@ -41,8 +41,10 @@ impl fmt::Debug for Reporter {
 /// What became of a write.
 enum Outcome {
     Done,
-    /// The object is gone, is another one by now, or is none that the server takes this for.
+    /// The object is gone.
     Moot,
+    /// The object is none that the server takes this for.
+    NotTaken(kube::Error),
     /// The server takes none of this kind.
     Unwelcome(kube::Error),
     Failed(kube::Error),
@@ -98,6 +100,13 @@ impl Reporter {
         match outcome {
             Outcome::Done | Outcome::Moot => {
                 self.ledger.tell(verdict, now);
+                self.pauses.succeed(subject);
+            }
+            Outcome::NotTaken(error) => {
+                if self.ledger.tell(verdict, now) {
+                    let name = &subject.key.name;
+                    tracing::warn!(name, error = causes(&error), "the status is not taken, and tried again rarely");
+                }
                 self.pauses.succeed(subject);
             }
             Outcome::Unwelcome(error) => {
@@ -165,8 +174,9 @@ impl Reporter {
         match api.patch_status(&key.name, &parameters, &Patch::Apply(patch)).await {
             Ok(_) => Outcome::Done,
             Err(error) => match code(&error) {
+                Some(404) => Outcome::Moot,
                 // What it does not take of this object it may take of another.
-                Some(400 | 404 | 409 | 422) => Outcome::Moot,
+                Some(400 | 422) => Outcome::NotTaken(error),
                 Some(403 | 405 | 415) => Outcome::Unwelcome(error),
                 _ => Outcome::Failed(error),
             },

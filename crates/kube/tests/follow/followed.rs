@@ -1,12 +1,13 @@
 //! A follower, and the server that it hears.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use kube::Config;
 use serde_json::json;
-use sluice_kube::{Bands, Index, Kubernetes, Membership};
+use sluice_kube::{Bands, Index, Kubernetes, Membership, Topic};
 use sluice_testkit::apiserver::pod;
 use sluice_testkit::{ApiServer, Resource};
 use tokio::sync::watch;
@@ -42,6 +43,8 @@ impl Known {
 pub(crate) struct Followed {
     pub(crate) server: ApiServer,
     pub(crate) known: watch::Receiver<Known>,
+    /// What each change was about.
+    pub(crate) topics: Arc<Mutex<Vec<Topic>>>,
     _follower: JoinSet<()>,
 }
 
@@ -62,14 +65,17 @@ impl Followed {
         let kubernetes = Kubernetes::at(config)?;
         let (sender, known) = watch::channel(Known::default());
         let (verdicts, heard) = watch::channel(Vec::new());
+        let topics = Arc::<Mutex<Vec<Topic>>>::default();
+        let recorder = Arc::clone(&topics);
         let mut follower = JoinSet::new();
         follower.spawn(kubernetes.reporter(&chat::id(), heard, watch::channel(true).1).run());
         let configured = watch::channel(BTreeSet::new()).1;
-        follower.spawn(kubernetes.follow(chat::id(), membership, configured.clone(), move |index| {
+        follower.spawn(kubernetes.follow(chat::id(), membership, configured.clone(), move |index, topic| {
+            recorder.lock().unwrap().push(topic);
             verdicts.send_replace(index.verdicts(Bands { configured: &configured.borrow(), most: 64 }));
             drop(sender.send_replace(Known::of(index)));
         }));
-        Ok(Self { server, known, _follower: follower })
+        Ok(Self { server, known, topics, _follower: follower })
     }
 
     pub(crate) async fn wait(&self, what: impl FnMut(&Known) -> bool) -> Result<Known> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::json;
-use sluice_kube::{Membership, TargetPorts};
+use sluice_kube::{Membership, TargetPorts, Topic};
 use sluice_testkit::apiserver::{granted, objective, pod, pool, rewrite};
 use sluice_testkit::{ApiServer, Resource};
 
@@ -47,6 +47,28 @@ async fn what_is_there_is_known_and_every_change_follows() {
     followed.wait_for_endpoints(&["b-rank-0 10.0.0.2:8000"]).await.unwrap();
     followed.server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8000, 8001]));
     followed.wait_for_endpoints(&["b-rank-0 10.0.0.2:8000", "b-rank-1 10.0.0.2:8001"]).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_change_is_told_with_what_it_is_about() {
+    let followed = Followed::of_pool().unwrap();
+    followed.wait(|known| known.complete).await.unwrap();
+    followed.topics.lock().unwrap().clear();
+    followed.server.apply(Resource::POD, pod("b", "10.0.0.2", &json!({"app": "vllm"})));
+    followed.wait(|known| known.endpoints.len() == 2).await.unwrap();
+    followed.server.apply(Resource::OLDER_OBJECTIVE, objective("batch", "chat", -10));
+    followed.wait_for_priority("batch", -10).await.unwrap();
+    followed.server.apply(Resource::REWRITE, rewrite("a", "chat", "m", &[("t", 1)]));
+    followed.wait(|known| known.rewrites == ["a"]).await.unwrap();
+    followed.server.apply(Resource::POOL, pool("chat", &json!({"app": "vllm"}), &[8001]));
+    followed.wait_for_endpoints(&["a-rank-0 10.0.0.1:8001", "b-rank-0 10.0.0.2:8001"]).await.unwrap();
+    let mut told = followed.topics.lock().unwrap().clone();
+    // What is said of an object comes back as a change of it.
+    told.dedup();
+    assert_eq!(told.first(), Some(&Topic::Pods), "{told:?}");
+    assert_eq!(told.last(), Some(&Topic::Pool), "{told:?}");
+    assert_eq!(told.iter().filter(|topic| **topic == Topic::Pods).count(), 1, "{told:?}");
+    assert!(told.contains(&Topic::Objectives) && told.contains(&Topic::Rewrites), "{told:?}");
 }
 
 #[tokio::test]
