@@ -1,7 +1,7 @@
 //! A follower, and the server that it hears.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -71,7 +71,7 @@ impl Followed {
         follower.spawn(kubernetes.reporter(&chat::id(), heard, watch::channel(true).1).run());
         let configured = watch::channel(BTreeSet::new()).1;
         follower.spawn(kubernetes.follow(chat::id(), membership, configured.clone(), move |index, topic| {
-            recorder.lock().unwrap().push(topic);
+            recorder.lock().unwrap_or_else(PoisonError::into_inner).push(topic);
             verdicts.send_replace(index.verdicts(Bands { configured: &configured.borrow(), most: 64 }));
             drop(sender.send_replace(Known::of(index)));
         }));
