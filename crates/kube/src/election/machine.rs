@@ -180,8 +180,9 @@ impl Election {
     pub(crate) fn read(&mut self, now: Time, lease: Option<Lease>) {
         self.see(now, lease);
         self.may_hold = self.is_held();
-        // A lease that is gone is nobody's for as long as its leader may take to find that out.
-        if !self.may_hold && self.seen.is_some() {
+        // A lease that is gone, or that somebody has taken the name out of, is nobody else's for as long as its leader may
+        // take to find that out.
+        if !self.may_hold && self.holder().is_some() {
             self.leads_until = Time::ZERO;
         }
         self.next = Next::Decide;
@@ -217,8 +218,7 @@ impl Election {
         self.heard |= lease.is_some();
         self.gone = if lease.is_none() && self.heard { Some(self.gone(now)) } else { None };
         let since = match (&self.seen, &lease) {
-            // Only what it says counts: a label, say, is no sign of life.
-            (Some(seen), Some(lease)) if seen.lease.spec == lease.spec => seen.since,
+            (Some(seen), Some(lease)) if says_the_same(&seen.lease, lease) => seen.since,
             _ => now,
         };
         self.seen = lease.map(|lease| Seen { lease, since });
@@ -230,8 +230,8 @@ impl Election {
             // Whatever was made in between is still there, or was not there for long.
             Some(gone) if now.saturating_since(gone.asked) <= self.timings.lease => Gone { asked, ..gone },
             Some(Gone { duration, .. }) => Gone { since: now, asked, duration },
-            // A renewal that was not seen may have been the last thing before.
-            None => Gone { since: now, asked, duration: self.duration() },
+            // Somebody may have taken or renewed it unseen before, also one that had been given up.
+            None => Gone { since: now, asked, duration: self.longest() },
         }
     }
 
@@ -239,15 +239,19 @@ impl Election {
         self.holder() == Some(&self.identity)
     }
 
-    /// It may be written to, or made. Whoever leads makes it anew at once, since all others wait.
+    /// It may be written to, or made. Whoever leads puts its name back at once, since all others wait.
     fn is_free(&self, now: Time) -> bool {
-        self.is_held() || (self.seen.is_none() && self.leads(now)) || self.expiry().is_none_or(|expiry| expiry <= now)
+        self.is_held()
+            || (self.holder().is_none() && self.leads(now))
+            || self.expiry().is_none_or(|expiry| expiry <= now)
     }
 
-    /// When the lease of whoever holds it, or held it when it was deleted, expires; none if nobody does.
+    /// When the lease of whoever holds it, or held it when it was deleted or lost its name, expires; none if nobody does.
     fn expiry(&self) -> Option<Time> {
         match &self.seen {
-            Some(Seen { lease, since }) => holder(lease).map(|_| since.saturating_add(self.duration())),
+            Some(Seen { lease, .. }) if is_given_up(lease) => None,
+            Some(Seen { lease, since }) if holder(lease).is_some() => Some(since.saturating_add(self.duration())),
+            Some(Seen { since, .. }) => Some(since.saturating_add(self.longest())),
             None => self.gone.map(|Gone { since, duration, .. }| since.saturating_add(duration)),
         }
     }
@@ -257,6 +261,11 @@ impl Election {
         let spec = self.seen.as_ref().and_then(|seen| seen.lease.spec.as_ref());
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
         seconds.filter(|seconds| *seconds > 0).map_or(self.timings.lease, Duration::from_secs)
+    }
+
+    /// For which whoever leads may go on once the lease does not say so any more.
+    fn longest(&self) -> Duration {
+        self.duration().max(self.timings.lease)
     }
 
     fn claim(&mut self, now: Time, wall: Timestamp) -> Step {
@@ -285,7 +294,7 @@ impl Election {
         let mut lease = lease.clone();
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
-        spec.lease_duration_seconds = Some(1);
+        spec.lease_duration_seconds = Some(GIVEN_UP);
         spec.acquire_time = Some(MicroTime(wall));
         spec.renew_time = Some(MicroTime(wall));
         self.write(now, lease)
@@ -303,6 +312,22 @@ impl Election {
         let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
         Lease { metadata, spec: Some(LeaseSpec::default()) }
     }
+}
+
+/// The duration that stands, in seconds, in a lease that its holder has given up, also by client-go.
+const GIVEN_UP: i32 = 1;
+
+/// Only what it says counts: a label, say, is no sign of life. What names nobody tells nothing, and its leader may have put
+/// its name there and lost it again since.
+fn says_the_same(before: &Lease, lease: &Lease) -> bool {
+    let is_same_version = before.metadata.resource_version == lease.metadata.resource_version;
+    before.spec == lease.spec && (holder(lease).is_some() || is_same_version)
+}
+
+/// Its holder has left, as opposed to a lease that somebody else has taken the name out of.
+fn is_given_up(lease: &Lease) -> bool {
+    let duration = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+    holder(lease).is_none() && duration == Some(GIVEN_UP)
 }
 
 /// Nobody's name and no name are the same.

@@ -169,11 +169,46 @@ fn a_lease_that_was_given_up_is_taken_at_once() {
     for nobody in [None, Some(String::new())] {
         let mut bench = Bench::held_by_other(15);
         bench.run(100);
-        *bench.spec() = LeaseSpec { holder_identity: nobody, ..bench.spec().clone() };
+        let given_up = LeaseSpec { holder_identity: nobody, lease_duration_seconds: Some(1), ..bench.spec().clone() };
+        *bench.spec() = given_up;
         bench.run(101);
         assert!(bench.leads(101));
         assert_eq!(bench.spec().lease_transitions, Some(5));
     }
+}
+
+#[test]
+fn a_lease_that_somebody_took_the_name_out_of_is_waited_for_as_if_it_had_been_renewed() {
+    let emptied: [fn(&LeaseSpec) -> LeaseSpec; 2] =
+        [|_| LeaseSpec::default(), |spec| LeaseSpec { lease_duration_seconds: Some(5), ..spec.clone() }];
+    for name in [None, Some(String::new())] {
+        for change in emptied {
+            let mut bench = Bench::held_by_other(15);
+            bench.run(100);
+            *bench.spec() = LeaseSpec { holder_identity: name.clone(), ..change(bench.spec()) };
+            for second in 101..116 {
+                bench.run(second);
+                assert!(!bench.leads(second), "its leader may not know for so long");
+            }
+            bench.run(116);
+            assert!(bench.leads(116));
+        }
+    }
+}
+
+#[test]
+fn a_leader_puts_its_name_back_that_somebody_took_out() {
+    let mut bench = Bench::new();
+    bench.run(100);
+    assert!(bench.leads(100));
+    let mut lease = bench.lease.clone().unwrap();
+    lease.spec = None;
+    bench.store(lease);
+    for second in 101..104 {
+        bench.run(second);
+        assert!(bench.leads(second), "{second}");
+    }
+    assert_eq!(bench.spec().holder_identity.as_deref(), Some(OWN));
 }
 
 #[test]

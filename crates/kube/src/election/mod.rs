@@ -26,6 +26,10 @@
 //! lease is deleted shares the lead with nobody, but for the time between two renewals with a candidate that begins in it
 //! or with another program; unless the lease is deleted again before it has been there for twice its duration.
 //!
+//! The same goes for a lease that somebody takes the name out of: its leader puts it back, and whoever sees it waits for
+//! its duration. A leader that leaves takes its name out, too, and writes a duration of one second, as client-go does: such
+//! a lease is free at once.
+//!
 //! [`Election`](machine::Election) decides, and knows no clock and no network; [`Candidate`] does what it says.
 
 mod candidate;

@@ -1,13 +1,13 @@
 //! Several candidates, a server, and everything that can go wrong between them: answers that are lost or late, writes
-//! that are done long after anybody waits for them, processes that stop for a while, die, or leave, leases that are deleted,
-//! and clocks that neither agree nor run at the same speed. At no moment do two lead, and once the trouble is over
-//! somebody does.
+//! that are done long after anybody waits for them, processes that stop for a while, die, or leave, leases that are deleted
+//! or lose the name in them, and clocks that neither agree nor run at the same speed. At no moment do two lead, and once the
+//! trouble is over somebody does.
 //!
 //! What goes wrong is read off a tape, so that a failure shrinks; after its end nothing does any more.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use sluice_core::Time;
@@ -237,6 +237,7 @@ impl World {
                 self.trouble_until = self.trouble_until.max(self.now + pause);
             }
             Some(8 | 9) => self.delete(),
+            Some(10 | 11) => self.take_name_out(),
             _ => {}
         }
     }
@@ -249,6 +250,24 @@ impl World {
         let all_heard = self.nodes.iter().all(|node| node.heard || !node.alive);
         if all_heard && self.now > self.absent + BETWEEN_DELETIONS && self.lease.take().is_some() {
             self.deleted = Some(self.now);
+        }
+    }
+
+    /// Somebody does who takes no part in the election.
+    fn take_name_out(&mut self) {
+        let choice = self.choose(3);
+        let Some(spec) = self.lease.as_mut().and_then(|lease| lease.spec.as_mut()) else { return };
+        if spec.lease_duration_seconds == Some(1) {
+            return;
+        }
+        match choice {
+            Some(0) => *spec = LeaseSpec::default(),
+            Some(1) => spec.holder_identity = Some(String::new()),
+            _ => spec.holder_identity = None,
+        }
+        self.version += 1;
+        if let Some(lease) = &mut self.lease {
+            lease.metadata.resource_version = Some(self.version.to_string());
         }
     }
 
