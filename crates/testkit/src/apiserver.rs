@@ -136,9 +136,9 @@ impl ApiServer {
         Ok(self.account()?.files())
     }
 
-    /// Replaces the token in the file, and takes no other from now on.
-    pub fn rotate_token(&self, token: &str) -> Result<()> {
-        self.account()?.rotate_token(token)
+    /// Replaces the token in the file, and takes no other when this returns.
+    pub async fn rotate_token(&self, token: &str) -> Result<()> {
+        self.account()?.rotate_token(token).await
     }
 
     /// Shows a certificate of an authority that nobody knows; or no longer so.

@@ -83,7 +83,7 @@ async fn a_token_that_is_replaced_leaves_no_gap() {
     let Some(in_pod) = InPod::start(server, &["--ha-enable-leader-election"]).await.unwrap() else { return };
     in_pod.wait_for_readiness(ServingStatus::Serving).await.unwrap();
     for (count, token) in [(1, "the-second-token"), (2, "the-third-token")] {
-        in_pod.server.rotate_token(token).unwrap();
+        in_pod.server.rotate_token(token).await.unwrap();
         // Whoever watches has to show the token again.
         in_pod.server.end_watches();
         in_pod.server.apply(Resource::POD, pod(token, &format!("127.0.0.{count}"), &labels()));

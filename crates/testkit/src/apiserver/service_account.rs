@@ -2,6 +2,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -51,7 +52,8 @@ impl ServiceAccount {
         let (impostor, handshakes) = (AtomicBool::new(false), AtomicUsize::new(0));
         let certificates = Arc::new(Certificates { own, foreign, impostor, handshakes });
         let account = Self { files, certificates, token: Arc::default() };
-        account.rotate_token(FIRST_TOKEN)?;
+        account.write_token(FIRST_TOKEN)?;
+        account.take_only(FIRST_TOKEN);
         Ok(account)
     }
 
@@ -59,13 +61,25 @@ impl ServiceAccount {
         self.files.path()
     }
 
-    /// In one step, as kubelets replace tokens.
-    pub(super) fn rotate_token(&self, token: &str) -> Result<()> {
+    /// In one step, as kubelets replace tokens. The one before is taken for a moment longer, as by a real server: whoever
+    /// has read it may just be sending it.
+    pub(super) async fn rotate_token(&self, token: &str) -> Result<()> {
+        const UNDER_WAY: Duration = Duration::from_secs(1);
+        self.write_token(token)?;
+        tokio::time::sleep(UNDER_WAY).await;
+        self.take_only(token);
+        Ok(())
+    }
+
+    fn write_token(&self, token: &str) -> Result<()> {
         let (path, draft) = (self.files().join("token"), self.files().join("draft"));
         fs::write(&draft, token)?;
+        fs::rename(&draft, &path).with_context(|| format!("writing {}", path.display()))
+    }
+
+    fn take_only(&self, token: &str) {
         let mut present = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         token.clone_into(&mut present);
-        fs::rename(&draft, &path).with_context(|| format!("writing {}", path.display()))
     }
 
     pub(super) fn set_impostor(&self, impostor: bool) {
