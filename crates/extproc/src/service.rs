@@ -120,7 +120,8 @@ pub(crate) struct Shared {
     next_seed: AtomicU64,
 }
 
-/// What the configuration in force decides. A stream keeps to its end what it began with.
+/// What the configuration in force decides. A stream keeps to its end what it began with; the scheduler alone is common
+/// to all.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) router: Arc<Router>,
